@@ -1,0 +1,121 @@
+"""The four ports through which the caches touch the world: Model, Clock, Files, Jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from cache.types import CacheState, Cost, Manifest
+
+Job = Iterator[None]
+"""Background work made of steps: each next() is one step, the end of the iterator is its end."""
+
+
+class Model(Protocol):
+    """One sequence of a model: rows that stay where they are, sections that are copied.
+
+    `length` tokens are committed. Of those the last few may be *pending*: their rows are written,
+    the sections have not absorbed them yet.
+    """
+
+    grid: int
+    """Prefill chunk: sections are comparable bit for bit only at multiples of it."""
+    window: int
+    """Rows the buffers hold."""
+
+    @property
+    def length(self) -> int:
+        """Committed tokens, pending ones included. Changes nothing."""
+
+    def cache_state(self) -> CacheState:
+        """The live tensors. Ask again for every copy: an engine may move them. Changes nothing."""
+
+    def settle(self) -> None:
+        """Land a pending commit, so that the sections have absorbed all `length` tokens."""
+
+    def trim_pending(self, length: int) -> bool:
+        """Cut a pending commit back to `length` tokens.
+
+        False, with nothing changed, when the sections have already absorbed more than that.
+        """
+
+    def resume_at(self, length: int) -> None:
+        """Continue at `length` after sections and rows were written back; 0 starts empty.
+
+        Drops a pending commit and rebuilds what is derived from rows (a drafter's marks).
+        """
+
+    def cost(self) -> Cost:
+        """Bytes and rates the budgets count with. Changes nothing."""
+
+    def manifest(self) -> Manifest:
+        """What computes stored rows. Changes nothing."""
+
+
+class Clock(Protocol):
+    """Time. Durations come from `mono_s`, dates from `wall_s`."""
+
+    def mono_s(self) -> float:
+        """Seconds from an arbitrary start; never falls."""
+
+    def wall_s(self) -> float:
+        """Seconds since the epoch; may jump."""
+
+
+class Files(Protocol):
+    """A directory's files by relative name. Failures are OSError, to be caught beside the call."""
+
+    def create(self, name: str) -> int:
+        """A new empty file, mode 0600; an existing one is emptied. Returns a handle."""
+
+    def open(self, name: str) -> int:
+        """A handle for reading and writing an existing file."""
+
+    def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at `offset`; loops over short writes."""
+
+    def read(self, handle: int, offset: int, nbytes: int) -> bytes:
+        """Up to `nbytes` from `offset`; fewer only at the file's end."""
+
+    def fsync(self, handle: int) -> None:
+        """The file's bytes are on the drive. A failure must not be retried: drop the file."""
+
+    def close(self, handle: int) -> None:
+        """Give the handle back."""
+
+    def fsyncdir(self) -> None:
+        """The directory's names are on the drive."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically take `new`'s place."""
+
+    def unlink(self, name: str) -> None:
+        """Remove a name."""
+
+    def size(self, name: str) -> int:
+        """Bytes in a file."""
+
+    def exists(self, name: str) -> bool:
+        """Whether the name is there."""
+
+    def list(self) -> list[str]:
+        """All names, sorted."""
+
+    def free_bytes(self) -> int:
+        """Bytes the file system leaves to this user."""
+
+    def preallocate(self, handle: int, nbytes: int) -> None:
+        """Reserve room, so that a full drive shows before the data is written."""
+
+
+class Jobs(Protocol):
+    """Background work. The turn pumps between chunks and blocks; an adapter decides what runs."""
+
+    def start(self, name: str, job: Job) -> None:
+        """Take a job on."""
+
+    def pump(self) -> None:
+        """A point where jobs may take steps on the caller's thread."""
+
+    def drain(self) -> None:
+        """Return when every job has ended. Raises what a job raised: that is a programmer's error."""

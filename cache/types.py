@@ -1,0 +1,147 @@
+"""The values every tier speaks: state, lines, asks, offers, outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Ids = npt.NDArray[np.int32]
+"""Token ids of a sequence, shape (n,)."""
+
+
+class Gate(IntEnum):
+    """What a resume is held to; the smaller value is the stricter promise."""
+
+    BITS = 0
+    """Equal to a cold prefill on the same grid, bit for bit."""
+    GREEDY = 1
+    """The state that wrote the previous answer: the same greedy tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A recurrent tensor: it has absorbed every token and can't be rewound, so it is copied whole."""
+
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A position-indexed buffer: one row a token along `axis`; a row depends on no later token."""
+
+    name: str
+    tensor: torch.Tensor
+    axis: int
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        """Rows [start, stop) as a view of the buffer itself, not a copy."""
+        return self.tensor.narrow(self.axis, start, stop - start)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """What a model must get back to continue: its live tensors, by name, in a fixed order."""
+
+    sections: tuple[Section, ...]
+    views: tuple[View, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the budgets count. A replay puts the board's figures here, whatever really moves."""
+
+    row_bytes: int
+    """Bytes of one token over all views."""
+    anchor_bytes: int
+    """Bytes of one copy of all sections."""
+    workspace_floor_bytes: int = 0
+    workspace_row_bytes: int = 0
+    workspace_cap_bytes: int = 0
+    """A prefill to n tokens takes floor + n * row, at most the cap, beside weights and buffers."""
+    prefill_tokens_s: float = 740.0
+    """A prior for the cold prefill rate until one was measured (the seed's fastest)."""
+
+    def workspace_bytes(self, tokens: int) -> int:
+        """Bytes a prefill up to `tokens` is expected to take beside weights and buffers."""
+        want = self.workspace_floor_bytes + tokens * self.workspace_row_bytes
+        return min(want, self.workspace_cap_bytes) if self.workspace_cap_bytes else want
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything that decides a stored row's bits, and nothing that only decides which rows exist."""
+
+    files: tuple[str, ...]
+    """Source files that compute rows, as paths inside the project."""
+    knobs: Mapping[str, str]
+    weights: str
+    """Digest or recipe of the weights."""
+    grid: int
+    libraries: Mapping[str, str]
+    """Versions, thread count and instruction set: on a CPU they change bits too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A position where a sequence may resume: `tokens` tokens are absorbed."""
+
+    tokens: int
+    kind: Literal["cold", "grid", "end"]
+    gate: Gate
+
+
+COLD = Line(0, "cold", Gate.BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One prompt as the tiers see it."""
+
+    ids: Ids
+    session: str | None = None
+
+    @property
+    def limit(self) -> int:
+        """The highest line that can serve it: one token must be forwarded to get logits."""
+        return len(self.ids) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tier's answer to an ask: where it can resume, and what that costs."""
+
+    tier: str
+    line: Line
+    read_bytes: int = 0
+    cost_s: float = 0.0
+    entry: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an operation on the world ended; a failure here is a colder start, never an exception."""
+
+    ok: bool
+    why: str = ""
+    nbytes: int = 0
+
+
+def common_prefix(a: Ids, b: Ids) -> int:
+    """Number of leading tokens that are equal, compared element by element."""
+    n = min(len(a), len(b))
+    # Most prompts part late or never: look at growing windows, so that an early parting costs little.
+    start, step = 0, 4096
+    while start < n:
+        stop = min(n, start + step)
+        differ = np.flatnonzero(a[start:stop] != b[start:stop])
+        if len(differ):
+            return start + int(differ[0])
+        start, step = stop, step * 4
+    return n

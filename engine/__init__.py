@@ -1,0 +1,1 @@
+"""Models behind the adapter, decode by verify blocks, and the turn."""

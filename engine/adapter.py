@@ -1,0 +1,140 @@
+"""Base of every engine: the Model port, and the forward calls that keep a commit pending."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from cache.types import CacheState, Cost, Ids, Manifest
+
+
+class Engine(ABC):
+    """One sequence with its own buffers over weights that engines may share.
+
+    Positions: rows [0, length) belong to committed tokens; the sections have absorbed the first
+    `length - pending`. A verify block writes rows [length, length + block) and changes no section;
+    `accept` says how many of its tokens are committed, and they stay pending until the next verify
+    folds them in, or `settle` lands them. Rows past `length` are junk that the next call overwrites.
+    """
+
+    vocab: int
+
+    def __init__(self, grid: int, window: int) -> None:
+        assert grid > 0 and window > 0
+        self.grid = grid
+        self.window = window
+        self._settled = 0
+        self._pending = 0
+        self._block = 0
+
+    # the Model port
+
+    @property
+    def length(self) -> int:
+        """Committed tokens, pending ones included."""
+        return self._settled + self._pending
+
+    @property
+    def pending(self) -> int:
+        """Committed tokens that the sections have not absorbed yet."""
+        return self._pending
+
+    def settle(self) -> None:
+        """Land a pending commit."""
+        if self._pending:
+            self._land(self._pending)
+            self._settled += self._pending
+        self._pending = self._block = 0
+
+    def trim_pending(self, length: int) -> bool:
+        """Cut a pending commit back to `length`; False when the sections are past it already."""
+        assert length <= self.length, f"cannot trim {self.length} tokens to {length}"
+        if length < self._settled:
+            return False
+        self._pending = length - self._settled
+        return True
+
+    def resume_at(self, length: int) -> None:
+        """Continue at `length` after a copy came back; 0 empties the sections itself."""
+        assert 0 <= length <= self.window
+        self._pending = self._block = 0
+        self._settled = length
+        if length == 0:
+            self._clear()
+        self._rebuild(length)
+
+    @abstractmethod
+    def cache_state(self) -> CacheState:
+        """The live sections and views, in a fixed order."""
+
+    @abstractmethod
+    def cost(self) -> Cost:
+        """Bytes a row, bytes an anchor, workspace."""
+
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """What computes stored rows."""
+
+    # forward
+
+    def prefill(self, ids: Ids) -> torch.Tensor:
+        """Forward one piece of a grid chunk; returns the last position's logits, shape (vocab,).
+
+        `ids` must not reach over a grid line: which rows go through one product decides their bits.
+        """
+        self.settle()
+        start, stop = self._settled, self._settled + len(ids)
+        assert start < stop <= self.window, f"{stop} rows in a window of {self.window}"
+        assert start // self.grid == (stop - 1) // self.grid, "a prefill call crosses a grid line"
+        logits = self._chunk(ids)
+        self._settled = stop
+        return logits
+
+    def verify(self, ids: Ids) -> torch.Tensor:
+        """Forward a block after the committed tokens; returns its logits, shape (len(ids), vocab).
+
+        Folds a pending commit in first. Commits nothing: call `accept` next.
+        """
+        assert 0 < len(ids) and self.length + len(ids) <= self.window
+        folded = self._pending
+        logits = self._verify(ids, folded)
+        self._settled += folded
+        self._pending = 0
+        self._block = len(ids)
+        return logits
+
+    def accept(self, count: int) -> None:
+        """Commit the first `count` tokens of the block just verified; they stay pending."""
+        assert 0 <= count <= self._block, f"{count} of a block of {self._block}"
+        self._pending = count
+
+    def draft(self, token: int, count: int) -> list[int]:
+        """Up to `count` guesses of the tokens after `token`, which comes next; [] without a drafter."""
+        return []
+
+    @abstractmethod
+    def twin(self, window: int) -> Engine:
+        """An empty engine over the same weights with buffers of its own."""
+
+    # what a model fills in
+
+    @abstractmethod
+    def _chunk(self, ids: Ids) -> torch.Tensor:
+        """Prefill from `length`: write rows, advance the sections."""
+
+    @abstractmethod
+    def _verify(self, ids: Ids, folded: int) -> torch.Tensor:
+        """Absorb the last block's first `folded` tokens, then run the block from there."""
+
+    @abstractmethod
+    def _land(self, count: int) -> None:
+        """Let the sections absorb the last block's first `count` tokens."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Put the sections back to an empty sequence's."""
+
+    @abstractmethod
+    def _rebuild(self, length: int) -> None:
+        """Rebuild what is derived from rows and sections after they were written back."""

@@ -1,0 +1,1 @@
+"""The layers of the hybrid, each beside its token-by-token reference."""

@@ -1,0 +1,1 @@
+"""Questions with figures: one file a question."""

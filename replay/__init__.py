@@ -1,0 +1,1 @@
+"""Recorded traffic: read it, drive the real caches with it, measure and report."""

@@ -1,0 +1,22 @@
+"""Bad input: one line that names the file, the line and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class BadInput(ValueError):
+    """Input that cannot be used; the command line prints it as one line and exits 2."""
+
+    def __init__(self, source: str, line: int | None, what: str) -> None:
+        self.source, self.line, self.what = source, line, what
+        super().__init__(f"{source}:{line}: {what}" if line is not None else f"{source}: {what}")
+
+
+OnBad = Callable[[BadInput], None]
+"""What a reader calls for a bad line it can pass over; raising from it stops the read."""
+
+
+def refuse(bad: BadInput) -> None:
+    """The strict reader: the first bad line ends the read."""
+    raise bad

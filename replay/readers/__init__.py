@@ -1,0 +1,1 @@
+"""One reader a format; each turns a file into traces."""
