@@ -118,4 +118,4 @@ class Jobs(Protocol):
         """A point where jobs may take steps on the caller's thread."""
 
     def drain(self) -> None:
-        """Return when every job has ended. Raises what a job raised: that is a programmer's error."""
+        """Return when every job has ended; raises what a job raised."""

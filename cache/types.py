@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ class Gate(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A recurrent tensor: it has absorbed every token and can't be rewound, so it is copied whole."""
+    """A recurrent tensor: it absorbed every token and can't be rewound, so it is copied whole."""
 
     name: str
     tensor: torch.Tensor
@@ -76,7 +76,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that decides a stored row's bits, and nothing that only decides which rows exist."""
+    """All that decides a stored row's bits, and nothing that only decides which rows exist."""
 
     files: tuple[str, ...]
     """Source files that compute rows, as paths inside the project."""
@@ -136,7 +136,7 @@ class Outcome:
 def common_prefix(a: Ids, b: Ids) -> int:
     """Number of leading tokens that are equal, compared element by element."""
     n = min(len(a), len(b))
-    # Most prompts part late or never: look at growing windows, so that an early parting costs little.
+    # Look at growing windows, so that an early parting costs little.
     start, step = 0, 4096
     while start < n:
         stop = min(n, start + step)
@@ -145,3 +145,33 @@ def common_prefix(a: Ids, b: Ids) -> int:
             return start + int(differ[0])
         start, step = stop, step * 4
     return n
+
+
+class Region(StrEnum):
+    """Where in a sequence a position lies, as far as the turn that wrote it said."""
+
+    TOOLS = "tools"
+    SYSTEM = "system"
+    HISTORY = "history"
+    REASONING = "reasoning"
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Where a sequence's regions end, in tokens from its start; all default to nothing known."""
+
+    tools: int = 0
+    system: int = 0
+    prompt: int = 0
+    reasoning: int = 0
+
+    def region(self, position: int) -> Region:
+        """The region a position lies in."""
+        if position < self.tools:
+            return Region.TOOLS
+        if position < self.system:
+            return Region.SYSTEM
+        if position < self.prompt:
+            return Region.HISTORY
+        return Region.REASONING if position < self.reasoning else Region.ANSWER

@@ -12,10 +12,10 @@ from cache.types import CacheState, Cost, Ids, Manifest
 class Engine(ABC):
     """One sequence with its own buffers over weights that engines may share.
 
-    Positions: rows [0, length) belong to committed tokens; the sections have absorbed the first
+    Rows [0, length) belong to committed tokens; the sections have absorbed the first
     `length - pending`. A verify block writes rows [length, length + block) and changes no section;
     `accept` says how many of its tokens are committed, and they stay pending until the next verify
-    folds them in, or `settle` lands them. Rows past `length` are junk that the next call overwrites.
+    folds them in, or `settle` lands them. Rows past `length` are junk the next call overwrites.
     """
 
     vocab: int
@@ -96,7 +96,7 @@ class Engine(ABC):
 
         Folds a pending commit in first. Commits nothing: call `accept` next.
         """
-        assert 0 < len(ids) and self.length + len(ids) <= self.window
+        assert len(ids) > 0 and self.length + len(ids) <= self.window
         folded = self._pending
         logits = self._verify(ids, folded)
         self._settled += folded
@@ -110,7 +110,7 @@ class Engine(ABC):
         self._pending = count
 
     def draft(self, token: int, count: int) -> list[int]:
-        """Up to `count` guesses of the tokens after `token`, which comes next; [] without a drafter."""
+        """Up to `count` guesses of what follows `token`, the next token; [] without a drafter."""
         return []
 
     @abstractmethod

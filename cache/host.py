@@ -1,0 +1,169 @@
+"""The real world behind the ports: wall clock, files on a drive, a worker thread."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cache.ports import Job
+
+
+class SystemClock:
+    """Clock over the machine's clocks; asserts that monotonic time never falls."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def mono_s(self) -> float:
+        """Seconds from an arbitrary start; never falls."""
+        now = time.monotonic()
+        assert now >= self._last_s, "the monotonic clock fell"
+        self._last_s = now
+        return now
+
+    def wall_s(self) -> float:
+        """Seconds since the epoch; may jump."""
+        return time.time()
+
+
+class OsFiles:
+    """Files in one private directory (mode 0700); names are relative and stay inside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        os.makedirs(root, mode=0o700, exist_ok=True)
+
+    def _path(self, name: str) -> str:
+        assert name and name == os.path.basename(name) and name not in (".", ".."), name
+        return str(self.root / name)
+
+    def create(self, name: str) -> int:
+        """A new empty file, mode 0600; an existing one is emptied."""
+        return os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def open(self, name: str) -> int:
+        """A handle for reading and writing an existing file."""
+        return os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
+
+    def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at `offset`; the system may take less than it was given."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            done = os.pwrite(handle, rest, offset)
+            rest, offset = rest[done:], offset + done
+
+    def read(self, handle: int, offset: int, nbytes: int) -> bytes:
+        """Up to `nbytes` from `offset`; fewer only at the file's end."""
+        pieces: list[bytes] = []
+        while nbytes > 0:
+            piece = os.pread(handle, nbytes, offset)
+            if not piece:
+                break
+            pieces.append(piece)
+            offset, nbytes = offset + len(piece), nbytes - len(piece)
+        return b"".join(pieces)
+
+    def fsync(self, handle: int) -> None:
+        """The file's bytes are on the drive."""
+        os.fsync(handle)
+
+    def close(self, handle: int) -> None:
+        """Give the handle back."""
+        os.close(handle)
+
+    def fsyncdir(self) -> None:
+        """The directory's names are on the drive."""
+        handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically take `new`'s place."""
+        os.rename(self._path(old), self._path(new))
+
+    def unlink(self, name: str) -> None:
+        """Remove a name."""
+        os.unlink(self._path(name))
+
+    def size(self, name: str) -> int:
+        """Bytes in a file."""
+        return os.stat(self._path(name)).st_size
+
+    def exists(self, name: str) -> bool:
+        """Whether the name is there."""
+        return os.path.exists(self._path(name))
+
+    def list(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(os.listdir(self.root))
+
+    def free_bytes(self) -> int:
+        """Bytes the file system leaves to this user."""
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
+    def preallocate(self, handle: int, nbytes: int) -> None:
+        """Reserve room, so that a full drive shows before the data is written."""
+        if nbytes:
+            os.posix_fallocate(handle, 0, nbytes)
+
+
+class ThreadJobs:
+    """Jobs on one worker thread, each run to its end in the order they came."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[str, Job] | None] = queue.SimpleQueue()
+        self._idle = threading.Condition()
+        self._open = 0
+        self._failed: list[tuple[str, BaseException]] = []
+        self._thread = threading.Thread(target=self._work, name="cache-jobs", daemon=True)
+        self._thread.start()
+
+    def start(self, name: str, job: Job) -> None:
+        """Take a job on."""
+        with self._idle:
+            self._open += 1
+        self._queue.put((name, job))
+
+    def pump(self) -> None:
+        """Nothing to do here: the worker steps the jobs."""
+
+    def drain(self) -> None:
+        """Wait until every job has ended; raise what one raised."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._open == 0)
+            if self._failed:
+                name, error = self._failed.pop(0)
+                raise RuntimeError(f"job {name} failed") from error
+
+    def close(self) -> None:
+        """Drain, then end the worker."""
+        self.drain()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            name, job = item
+            failed = self._run(job)
+            with self._idle:
+                if failed is not None:
+                    self._failed.append((name, failed))
+                self._open -= 1
+                self._idle.notify_all()
+
+    @staticmethod
+    def _run(job: Iterator[None]) -> BaseException | None:
+        # The thread must outlive a broken job; drain hands the error to whoever waits.
+        try:
+            for _ in job:
+                pass
+        except BaseException as error:
+            return error
+        return None

@@ -1,0 +1,99 @@
+"""Greedy and sampled decoding; drafts change how fast tokens come, never which or how likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.adapter import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A request's sampling; temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps every token."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.temperature >= 0.0 and 0.0 < self.top_p <= 1.0 and self.top_k >= 0
+
+
+class Greedy:
+    """The token with the highest logit; a draft is accepted when it is that token."""
+
+    def __init__(self, drafts: int = 3) -> None:
+        self._drafts = drafts
+
+    def first(self, logits: torch.Tensor) -> int:
+        """The arg max."""
+        return int(logits.argmax())
+
+    def drafts(self, engine: Engine, token: int) -> list[int]:
+        """What the engine's draft layer guesses."""
+        return engine.draft(token, self._drafts) if self._drafts else []
+
+    def judge(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
+        """Accept the drafts that greedy decoding would have written itself."""
+        best: list[int] = logits.argmax(dim=-1).tolist()
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == best[accepted]:
+            accepted += 1
+        return accepted, best[accepted]
+
+
+class Sampled:
+    """Sampling by speculative rejection for drafts that are single guesses.
+
+    A guess d is accepted with probability p(d); else the token is drawn from p without d,
+    renormalised. The tokens then have p's distribution, whatever was guessed (Leviathan et al.,
+    2023, with a point mass as the draft's distribution).
+    """
+
+    def __init__(self, sampling: Sampling, drafts: int = 3) -> None:
+        assert sampling.temperature > 0.0
+        self._sampling = sampling
+        self._drafts = drafts
+        self._generator = torch.Generator().manual_seed(sampling.seed)
+
+    def first(self, logits: torch.Tensor) -> int:
+        """A draw from the prompt's last distribution."""
+        return self._draw(self.probabilities(logits))
+
+    def drafts(self, engine: Engine, token: int) -> list[int]:
+        """What the engine's draft layer guesses."""
+        return engine.draft(token, self._drafts) if self._drafts else []
+
+    def judge(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
+        """Accept each draft with its probability; the first refused one is drawn anew."""
+        for at, guess in enumerate(drafts):
+            p = self.probabilities(logits[at])
+            if float(torch.rand((), generator=self._generator)) < float(p[guess]):
+                continue
+            p[guess] = 0.0
+            return at, self._draw(p)
+        return len(drafts), self._draw(self.probabilities(logits[len(drafts)]))
+
+    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        """Float32 probabilities after temperature, top-k and top-p, shape (vocab,)."""
+        sampling = self._sampling
+        scaled = logits.float() / sampling.temperature
+        if sampling.top_k and sampling.top_k < len(scaled):
+            lowest = scaled.topk(sampling.top_k).values[-1]
+            scaled = scaled.masked_fill(scaled < lowest, float("-inf"))
+        p = torch.softmax(scaled, dim=-1)
+        if sampling.top_p < 1.0:
+            ordered, order = p.sort(descending=True)
+            # The token that crosses top_p stays: what came before it must be below.
+            keep = ordered.cumsum(dim=-1) - ordered < sampling.top_p
+            p = torch.zeros_like(p).scatter(0, order[keep], ordered[keep])
+            p /= p.sum()
+        return p
+
+    def _draw(self, p: torch.Tensor) -> int:
+        return int(torch.multinomial(p, 1, generator=self._generator))

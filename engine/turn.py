@@ -1,0 +1,195 @@
+"""One turn, start to end, for serving and replay alike: read this first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from cache.journal import Journal, TurnRow
+from cache.ports import Clock, Jobs
+from cache.stack import Plan, Stack
+from cache.types import Ask, Ids, Line, Marks
+from engine.adapter import Engine
+from engine.decode import Rule, decode
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request as the engine reads it."""
+
+    ids: Ids
+    session: str | None = None
+    client: str = ""
+    kind: str = "turn"
+    tools: int = 0
+    system: int = 0
+    """Tokens of the tool block, which comes first, and of the system text after it."""
+
+    def marks(self, reasoning: int = 0) -> Marks:
+        """Where its regions end, with an answer whose first `reasoning` tokens are thinking."""
+        head, prompt = self.tools + self.system, len(self.ids)
+        return Marks(self.tools, head, prompt, prompt + reasoning if reasoning else 0)
+
+
+class Meter(Protocol):
+    """What a turn's work costs; a simulated board charges its clock here."""
+
+    def prefilled(self, start: int, stop: int) -> None:
+        """Rows [start, stop) of a prompt were forwarded."""
+
+    def decoded(self, tokens: int) -> None:
+        """A verify round gave this many tokens."""
+
+
+class NoMeter:
+    """Work takes the time it takes."""
+
+    def prefilled(self, start: int, stop: int) -> None:
+        """Charge nothing."""
+
+    def decoded(self, tokens: int) -> None:
+        """Charge nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The cache has chosen: the prefill starts at `line`."""
+
+    line: Line
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The prefill has come to `done` tokens; closing the turn here cancels it."""
+
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The whole prompt is in place; `logits` are its last position's."""
+
+    logits: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New tokens of the answer; closing the turn here ends it after them."""
+
+    ids: list[int]
+
+
+Event = Resumed | Chunk | Ready | Tokens
+
+
+@dataclass(slots=True)
+class Box:
+    """What a turn runs on: one engine with its caches, and the ports."""
+
+    engine: Engine
+    stack: Stack
+    clock: Clock
+    jobs: Jobs
+    journal: Journal
+    meter: Meter = field(default_factory=NoMeter)
+
+
+def no_thinking(answer: Sequence[int]) -> int:
+    """Tokens of an answer up to the end of its thinking, for a model that does not think."""
+    return 0
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a turn has come; what its journal row is made of."""
+
+    begun_s: float
+    ready_s: float
+    done: int
+    answer: list[int] = field(default_factory=list)
+    rounds: int = 0
+    finish: str = "failed"
+    end: str = "none"
+
+
+def turn(
+    box: Box,
+    prompt: Prompt,
+    rule: Rule,
+    limit: int,
+    stop_ids: frozenset[int] = frozenset(),
+    thinking: Callable[[Sequence[int]], int] = no_thinking,
+) -> Iterator[Event]:
+    """Serve one prompt. Closing the iterator at any event cancels; what was computed is kept.
+
+    The prompt must fit the window with one row to spare. Ends with a row in the journal.
+    """
+    engine, stack, clock = box.engine, box.stack, box.clock
+    ids, size = prompt.ids, len(prompt.ids)
+    assert 0 < size < engine.window
+    begun_s = clock.mono_s()
+    plan = stack.plan(Ask(ids, prompt.session))
+    line = stack.restore(plan, prompt.marks())
+    at = Progress(begun_s, begun_s, line.tokens)
+    try:
+        yield Resumed(line, plan)
+        logits = torch.empty(0)
+        while at.done < size:
+            stop = min(size, (at.done // engine.grid + 1) * engine.grid)
+            logits = engine.prefill(ids[at.done : stop])
+            box.meter.prefilled(at.done, stop)
+            stack.passed(ids, stop)
+            at.done, at.ready_s = stop, clock.mono_s()
+            box.jobs.pump()
+            yield Chunk(stop)
+        yield Ready(logits)
+        for new in decode(engine, logits, rule, limit, stop_ids):
+            at.rounds += bool(at.answer)
+            at.answer += new
+            box.meter.decoded(len(new))
+            box.jobs.pump()
+            yield Tokens(new)
+        at.finish = "stop" if at.answer[-1] in stop_ids else "length"
+    except GeneratorExit:
+        at.finish = "cancelled"
+        raise
+    finally:
+        if at.finish == "failed":
+            stack.forget()
+        elif at.done == size:
+            committed = np.concatenate([ids, np.array(at.answer, np.int32)])
+            kept = stack.keep(committed, prompt.marks(thinking(at.answer)))
+            at.end = "kept" if kept.ok else kept.why
+        box.journal.add(_row(box, prompt, plan, at), box.jobs)
+
+
+def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
+    line, reason = plan.line, plan.reason
+    return TurnRow(
+        wall_s=box.clock.wall_s(),
+        session=prompt.session,
+        client=prompt.client,
+        kind=prompt.kind,
+        prompt=len(prompt.ids),
+        cached=line.tokens,
+        source=plan.source,
+        gate=line.gate.name.lower(),
+        why=reason.code,
+        parted_at=reason.shared,
+        parted_in=reason.region,
+        lost=dict(reason.lost),
+        forwarded=at.done - line.tokens,
+        output=len(at.answer),
+        rounds=at.rounds,
+        finish=at.finish,
+        end=at.end,
+        taint=box.stack.resident.taint,
+        prefill_s=at.ready_s - at.begun_s,
+        decode_s=box.clock.mono_s() - at.ready_s,
+        held_bytes=box.stack.held_bytes(),
+    )

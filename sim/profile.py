@@ -1,0 +1,123 @@
+"""A profile: the board a run pretends to be, read from TOML and changed by settings."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+PROFILES = Path(__file__).parent / "profiles"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillCheck:
+    """A measured prefill that the time model was not fitted to."""
+
+    start: int
+    stop: int
+    seconds: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the budgets count and the clock is charged with; the real model may be any size."""
+
+    name: str
+    about: str
+    vocab: int
+    grid: int
+    window: int
+    row_bytes: int
+    anchor_bytes: int
+    resident_bytes: int
+    """Anchor budget."""
+    end_anchor: bool
+    decode_tokens_s: float
+    drafts: int
+    """Drafts a verify block carries."""
+    accepted: float
+    """Chance that a draft is accepted, where a trace does not say."""
+    prefill_fit: tuple[tuple[int, float], tuple[int, float]]
+    """Two measured cold prefills, (tokens, seconds)."""
+    prefill_checks: tuple[PrefillCheck, ...]
+
+    def __post_init__(self) -> None:
+        whole = ("vocab", "grid", "window", "row_bytes", "anchor_bytes")
+        for name in whole:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive")
+        if self.resident_bytes < 0 or self.drafts < 0:
+            raise ValueError("resident_bytes and drafts must not be negative")
+        if self.decode_tokens_s <= 0 or not 0 <= self.accepted <= 1:
+            raise ValueError("decode_tokens_s must be positive and accepted within 0 and 1")
+        (short, _), (long, _) = self.prefill_fit
+        if not 0 < short < long:
+            raise ValueError("prefill_fit needs two different lengths, the shorter one first")
+
+
+SETTABLE = {
+    "grid": int,
+    "window": int,
+    "row_bytes": int,
+    "anchor_bytes": int,
+    "resident_bytes": int,
+    "end_anchor": bool,
+    "decode_tokens_s": float,
+    "drafts": int,
+    "accepted": float,
+}
+"""What `--set KEY=VALUE` may change, with its type."""
+
+
+def load(name: str) -> Profile:
+    """The profile of this name; raises ValueError with one line for an unknown or broken one."""
+    known = sorted(path.stem for path in PROFILES.glob("*.toml"))
+    if name not in known:
+        raise ValueError(f"unknown profile {name!r}; there are: {', '.join(known)}")
+    return parse(name, tomllib.loads((PROFILES / f"{name}.toml").read_text()))
+
+
+def parse(name: str, data: Mapping[str, Any]) -> Profile:
+    """A profile from a TOML document's tables."""
+    try:
+        prefill = data["prefill"]
+        short, long = ((int(tokens), float(seconds)) for tokens, seconds in prefill["fit"])
+        return Profile(
+            name=name,
+            about=data["about"],
+            vocab=data["vocab"],
+            **data["shape"],
+            resident_bytes=data["budgets"]["resident_bytes"],
+            end_anchor=data["budgets"].get("end_anchor", True),
+            decode_tokens_s=data["decode"]["tokens_s"],
+            drafts=data["decode"]["drafts"],
+            accepted=data["decode"]["accepted"],
+            prefill_fit=(short, long),
+            prefill_checks=tuple(PrefillCheck(**check) for check in prefill.get("checks", ())),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"profile {name}: {error}") from error
+
+
+def with_settings(profile: Profile, settings: Mapping[str, str]) -> Profile:
+    """The profile with `--set` values in place; raises ValueError with one line for a bad one."""
+    assert set(SETTABLE) <= {field.name for field in fields(Profile)}
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        if key not in SETTABLE:
+            raise ValueError(f"unknown setting {key!r}; there are: {', '.join(sorted(SETTABLE))}")
+        values[key] = _value(key, text, SETTABLE[key])
+    return replace(profile, **values)
+
+
+def _value(key: str, text: str, kind: type) -> Any:
+    try:
+        if kind is bool:
+            return {"on": True, "true": True, "off": False, "false": False}[text.lower()]
+        return kind(text.replace("_", ""))
+    except (KeyError, ValueError):
+        hint = "on or off" if kind is bool else f"a number ({kind.__name__})"
+        raise ValueError(f"setting {key}={text!r} is not {hint}") from None
