@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -124,7 +124,7 @@ def turn(
     limit: int,
     stop_ids: frozenset[int] = frozenset(),
     thinking: Callable[[Sequence[int]], int] = no_thinking,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Serve one prompt. Closing the iterator at any event cancels; what was computed is kept.
 
     The prompt must fit the window with one row to spare. Ends with a row in the journal.

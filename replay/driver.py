@@ -1,0 +1,167 @@
+"""Drives recorded requests through the real caches, forced to the recorded answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cache.anchors import AnchorConfig
+from cache.journal import Journal
+from cache.resident import Resident
+from cache.stack import Stack
+from cache.types import Gate, Ids
+from engine.turn import Box, Chunk, Prompt, Ready, Tokens, turn
+from replay.forced import Forced
+from replay.ideal import Ideal
+from replay.ledger import LedgerRow, Served, refused, served
+from replay.models import build
+from replay.schedule import Arrival, Arrivals, Schedule
+from replay.tokens import Tokens as TraceTokens
+from replay.trace import Request, Trace
+from replay.verify import Verdict
+from sim.clock import VirtualClock
+from sim.compute import Compute
+from sim.jobs import SeededJobs
+from sim.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a replay runs on."""
+
+    profile: Profile
+    model: str = "witness"
+    arrivals: Arrivals = Arrivals.RECORDED
+    users: int = 1
+    verify: float = 1.0
+    """Share of the requests that are checked, each chosen by the seed."""
+    seed: int = 0
+
+
+class Replay:
+    """One box over a list of traces; iterate for a ledger row a request, in the order served."""
+
+    def __init__(
+        self, traces: Sequence[Trace], options: Options, journal: Journal | None = None
+    ) -> None:
+        profile = options.profile
+        self._options = options
+        self._traces = traces
+        self._clock = clock = VirtualClock()
+        self._engine, self._verifier = build(options.model, profile, options.seed)
+        resident = Resident(
+            profile.window,
+            AnchorConfig(budget_bytes=profile.resident_bytes),
+            keeps_end=profile.end_anchor,
+        )
+        self._box = Box(
+            self._engine,
+            Stack(self._engine, resident),
+            clock,
+            SeededJobs(options.seed),
+            journal or Journal(),
+            Compute(profile, clock),
+        )
+        self._ideal = Ideal()
+        self._tokens = [
+            TraceTokens(trace, vocab=profile.vocab, seed=options.seed + index)
+            for index, trace in enumerate(traces)
+        ]
+        self._ends: dict[tuple[int, int], int | None] = {}
+        """End anchor's position after each served request."""
+
+    @property
+    def box(self) -> Box:
+        """What the requests run on."""
+        return self._box
+
+    def __iter__(self) -> Iterator[LedgerRow]:
+        schedule = Schedule(self._traces, self._options.users, self._options.arrivals)
+        for arrival in schedule:
+            self._clock.advance_to(arrival.at_s)
+            yield self._request(arrival, schedule.request(arrival))
+            schedule.ended(arrival, self._clock.mono_s())
+        self._box.jobs.drain()
+
+    def _request(self, arrival: Arrival, request: Request) -> LedgerRow:
+        name = self._traces[arrival.trace].name
+        wait_s = self._clock.mono_s() - arrival.at_s
+        if request.prompt_tokens >= self._engine.window:
+            return refused(name, arrival, request, wait_s)
+        ids = self._tokens[arrival.trace].prompt(request.number)
+        held = self._ideal.reusable(ids)
+        verdict, ttft_s = self._serve(arrival, request, ids)
+        resident = self._box.stack.resident
+        self._ideal.add(resident.ids)
+        self._ends[arrival.trace, request.number] = resident.end
+        saw = Served(
+            held=held,
+            ttft_s=ttft_s,
+            end_before=self._ends.get((arrival.trace, request.extends))
+            if request.extends is not None
+            else None,
+            checked=verdict.gate if verdict else None,
+            failure=verdict.why if verdict else "",
+        )
+        return served(name, arrival, request, wait_s, self._box.journal.rows[-1], saw)
+
+    def _serve(
+        self, arrival: Arrival, request: Request, ids: Ids
+    ) -> tuple[Verdict | None, float | None]:
+        """Run the turn, and close it where the client left; (the check, seconds to first token)."""
+        begun_s = self._clock.mono_s()
+        output = self._tokens[arrival.trace].output(request.number)
+        leaves_after = len(output) if request.aborted_after is None else request.aborted_after
+        leaves_in_prefill = request.aborted_after == 0
+        had, ttft_s, verdict = 0, None, None
+        events = turn(
+            self._box,
+            self._prompt(request, ids),
+            self._rule(arrival, request, output),
+            limit=max(1, len(output)),
+            thinking=lambda answer: min(request.think_end or 0, len(answer)),
+        )
+        for event in events:
+            match event:
+                case Chunk(done) if leaves_in_prefill and done < len(ids):
+                    # Nobody recorded how far the prefill was; let it be one chunk on.
+                    events.close()
+                case Ready(logits):
+                    verdict = self._check(arrival, ids, logits)
+                    if leaves_after == 0:
+                        events.close()
+                case Tokens(new):
+                    ttft_s = self._clock.mono_s() - begun_s if not had else ttft_s
+                    had += len(new)
+                    if request.aborted_after is not None and had >= leaves_after:
+                        events.close()
+        return verdict, ttft_s
+
+    @staticmethod
+    def _prompt(request: Request, ids: Ids) -> Prompt:
+        parts = request.parts
+        return Prompt(ids, request.session, request.client, request.kind, parts.tools, parts.system)
+
+    def _rule(self, arrival: Arrival, request: Request, output: Ids) -> Forced:
+        profile = self._options.profile
+        return Forced(
+            output,
+            seed=f"{self._options.seed}:{arrival.trace}:{request.number}",
+            vocab=profile.vocab,
+            drafts=profile.drafts,
+            accepted=profile.accepted,
+            accepts=request.accepts,
+        )
+
+    def _check(self, arrival: Arrival, ids: Ids, logits: torch.Tensor) -> Verdict | None:
+        """Hold the state in place to its gate, when the seed chose this request."""
+        chosen = random.Random(f"{self._options.seed}:{arrival.trace}:{arrival.number}").random()
+        if chosen >= self._options.verify:
+            return None
+        taint = self._box.stack.resident.taint
+        gate = Gate.BITS if taint is None else Gate.GREEDY
+        clean = len(ids) if taint is None else taint
+        return self._verifier.check(ids, logits, gate, clean)

@@ -1,0 +1,186 @@
+"""The ledger: one row a request, what it reused, re-read and cost, and whether its gate held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+import pandas as pd
+
+from cache.journal import TurnRow
+from cache.types import Gate
+from cache.why import Why
+from replay.schedule import Arrival
+from replay.trace import Request
+
+CAUSES = (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.REPLACED)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One request. Tokens are counts, seconds are the board's."""
+
+    trace: str
+    user: int
+    number: int
+    id: str
+    session: str | None
+    client: str
+    kind: str
+    over_window: bool
+    """Refused, as a server would refuse it; every count below is then zero."""
+    arrival_s: float
+    wait_s: float
+    """Time in the queue before the box was free."""
+    prefill_s: float = 0.0
+    ttft_s: float | None = None
+    """From the start of the prefill to the first token; None when the client left before it."""
+    decode_s: float = 0.0
+    prompt: int = 0
+    """Tokens the prefill came to: the whole prompt, unless the client left during it."""
+    unread: int = 0
+    """Tokens of the prompt that were never read, because it was refused or cancelled."""
+    cached: int = 0
+    forwarded: int = 0
+    """prompt - cached."""
+    new: int = 0
+    """Tokens past the longest prefix that any earlier request's rows held."""
+    reread: int = 0
+    """forwarded - new: computed before, and computed again."""
+    reread_grid: int = 0
+    reread_evicted: int = 0
+    reread_unanchored: int = 0
+    reread_replaced: int = 0
+    ideal: int = 0
+    """What an unlimited, token-exact cache would have reused: prompt - new."""
+    output: int = 0
+    rounds: int = 0
+    source: str = "refused"
+    gate: str = ""
+    why: str = ""
+    parted_at: int = 0
+    parted_in: str | None = None
+    finish: str = ""
+    end: str = ""
+    taint: int | None = None
+    extends: int | None = None
+    followup: bool = False
+    """Extends the conversation's previous turn with no edit by the user."""
+    end_resume: bool = False
+    """Resumed at the end of the turn it extends."""
+    checked: str | None = None
+    """The gate it was checked against: bits, greedy, or None."""
+    failure: str = ""
+    held_rows: int = 0
+    held_anchors: int = 0
+    held_end: int = 0
+
+
+def refused(trace: str, arrival: Arrival, request: Request, wait_s: float) -> LedgerRow:
+    """The row of a request whose prompt does not fit the window."""
+    return LedgerRow(
+        trace=trace,
+        user=arrival.user,
+        number=request.number,
+        id=request.id,
+        session=request.session,
+        client=request.client,
+        kind=request.kind,
+        over_window=True,
+        arrival_s=arrival.at_s,
+        wait_s=wait_s,
+        unread=request.prompt_tokens,
+        extends=request.extends,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the driver saw of a served request, beside the journal's row."""
+
+    held: int
+    """Longest prefix of the prompt that any earlier request's rows held."""
+    ttft_s: float | None
+    end_before: int | None
+    """End anchor after the request this one extends."""
+    checked: Gate | None
+    failure: str
+
+
+def served(
+    trace: str, arrival: Arrival, request: Request, wait_s: float, turn: TurnRow, saw: Served
+) -> LedgerRow:
+    """The row of a request that a turn served."""
+    prompt = turn.cached + turn.forwarded
+    ideal = min(saw.held, prompt)
+    causes = reread_by_cause(turn, ideal)
+    return LedgerRow(
+        trace=trace,
+        user=arrival.user,
+        number=request.number,
+        id=request.id,
+        session=request.session,
+        client=request.client,
+        kind=request.kind,
+        over_window=False,
+        arrival_s=arrival.at_s,
+        wait_s=wait_s,
+        prefill_s=turn.prefill_s,
+        ttft_s=saw.ttft_s,
+        decode_s=turn.decode_s,
+        prompt=prompt,
+        unread=turn.prompt - prompt,
+        cached=turn.cached,
+        forwarded=turn.forwarded,
+        new=prompt - ideal,
+        reread=ideal - turn.cached,
+        reread_grid=causes[Why.GRID],
+        reread_evicted=causes[Why.EVICTED],
+        reread_unanchored=causes[Why.UNANCHORED],
+        reread_replaced=causes[Why.REPLACED],
+        ideal=ideal,
+        output=turn.output,
+        rounds=turn.rounds,
+        source=turn.source,
+        gate=turn.gate,
+        why=turn.why,
+        parted_at=turn.parted_at,
+        parted_in=turn.parted_in,
+        finish=turn.finish,
+        end=turn.end,
+        taint=turn.taint,
+        extends=request.extends,
+        followup=request.extends is not None,
+        end_resume=turn.source == "end" and turn.cached == saw.end_before,
+        checked=None if saw.checked is None else saw.checked.name.lower(),
+        failure=saw.failure,
+        held_rows=turn.held_bytes["rows"],
+        held_anchors=turn.held_bytes["anchors"],
+        held_end=turn.held_bytes["end"],
+    )
+
+
+def reread_by_cause(turn: TurnRow, ideal: int) -> Mapping[Why, int]:
+    """Share `ideal - cached` out to its causes, adding up exactly.
+
+    The cache knows what it lost among the rows in place. What an unlimited cache held beyond them
+    was replaced; at most one token is not, the last one of a prompt sent again, which must be
+    forwarded for its logits and counts as the grid's.
+    """
+    left = ideal - turn.cached
+    assert left >= 0, f"resumed at {turn.cached}, past the {ideal} tokens ever held"
+    causes = dict.fromkeys(CAUSES, 0)
+    for cause in (Why.GRID, Why.EVICTED, Why.UNANCHORED):
+        causes[cause] = min(left, turn.lost.get(cause, 0))
+        left -= causes[cause]
+    causes[Why.GRID if turn.parted_at >= ideal else Why.REPLACED] += left
+    return causes
+
+
+def to_frame(rows: Iterable[LedgerRow]) -> pd.DataFrame:
+    """The ledger as a frame, with its columns even when it is empty."""
+    columns = [field.name for field in fields(LedgerRow)]
+    data = [{name: getattr(row, name) for name in columns} for row in rows]
+    frame = pd.DataFrame(data, columns=columns)
+    whole = {"taint": "Int64", "extends": "Int64"}
+    return frame.astype(whole)

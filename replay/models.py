@@ -1,0 +1,27 @@
+"""The models a replay can run on: the witness, and the random hybrid."""
+
+from __future__ import annotations
+
+from cache.types import Cost
+from engine.adapter import Engine
+from engine.config import HybridConfig
+from engine.hybrid import Hybrid
+from engine.witness import Witness
+from replay.bad import BadInput
+from replay.verify import ColdVerifier, Verifier, WitnessVerifier
+from sim.profile import Profile
+
+MODELS = ("witness", "random")
+
+
+def build(model: str, profile: Profile, seed: int) -> tuple[Engine, Verifier]:
+    """The engine of this name at the profile's grid and window, and what checks it."""
+    cost = Cost(row_bytes=profile.row_bytes, anchor_bytes=profile.anchor_bytes)
+    if model == "witness":
+        witness = Witness(profile.grid, profile.window, vocab=profile.vocab, cost=cost)
+        return witness, WitnessVerifier(witness)
+    if model == "random":
+        config = HybridConfig.replay(vocab=profile.vocab)
+        hybrid = Hybrid.random(config, profile.grid, profile.window, seed=seed, cost=cost)
+        return hybrid, ColdVerifier(hybrid)
+    raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")

@@ -1,0 +1,107 @@
+"""The report in the terminal: a night's figures as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from cache.why import Why
+
+MEANING = {
+    Why.GRID: "from the nearest grid line to the parting or the prompt's end",
+    Why.EVICTED: "an anchor that was there had been evicted",
+    Why.UNANCHORED: "inside an answer, which carries no anchors",
+    Why.REPLACED: "another prompt had overwritten the rows",
+}
+
+
+def share(part: float, whole: float) -> str:
+    """A percentage, or a dash of nothing."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a person would say."""
+    if seconds < 120:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_summary(console: Console, title: str, summary: Mapping[str, Any]) -> None:
+    """The table a replay ends with."""
+    prompt = summary["prompt_tokens"]
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column, justify in (("", "left"), ("tokens", "right"), ("of prompts", "right")):
+        table.add_column(column, justify="right" if justify == "right" else "left")
+    for label, key in (
+        ("prompts", "prompt_tokens"),
+        ("reused", "cached_tokens"),
+        ("  an unlimited cache", "ideal_cached_tokens"),
+        ("forwarded", "forwarded_tokens"),
+        ("  new", "new_tokens"),
+        ("  re-read", "reread_tokens"),
+    ):
+        table.add_row(label, f"{summary[key]:,}", share(summary[key], prompt))
+    for cause, tokens in summary["by_why"].items():
+        if tokens:
+            table.add_row(
+                f"    {cause}: {MEANING[Why(cause)]}", f"{tokens:,}", share(tokens, prompt)
+            )
+    console.print(table)
+    _print_lines(console, summary)
+
+
+def _print_lines(console: Console, summary: Mapping[str, Any]) -> None:
+    verified, ttft, wait = summary["verified"], summary["ttft_s"], summary["wait_s"]
+    new = summary["new_tokens"]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    refused = f", {summary['over_window']:,} over the window" if summary["over_window"] else ""
+    followups, ends = summary["followups"], summary["end_resumes"]
+    table.add_row("requests", f"{summary['requests']:,}{refused}")
+    table.add_row("re-read / new", share(summary["reread_tokens"], new))
+    table.add_row("follow-ups", f"{ends:,} of {followups:,} resumed at the end of the turn before")
+    table.add_row("resumed at", _pairs(summary["requests_by_source"]))
+    table.add_row("why not later", _pairs(summary["requests_by_why"]))
+    table.add_row("first token", "   ".join(f"{k} {duration(v)}" for k, v in ttft.items()))
+    table.add_row("queue before it", "   ".join(f"{k} {duration(v)}" for k, v in wait.items()))
+    table.add_row(
+        "the box worked",
+        f"{duration(summary['prefill_s'])} prefill, {duration(summary['decode_s'])} decode",
+    )
+    style = "red bold" if verified["failed"] else "green"
+    table.add_row(
+        "verified",
+        f"[{style}]{verified['checked']:,} checked, {verified['failed']:,} failed[/{style}]"
+        f" ({verified['bits']:,} bit for bit, {verified['greedy']:,} under the greedy gate)",
+    )
+    peak = "   ".join(
+        f"{name} {size / 2**30:.2f} GiB" for name, size in summary["peak_bytes"].items()
+    )
+    table.add_row("peak", peak)
+    table.add_row(
+        "replayed in",
+        f"{duration(summary['wall_s'])}, {summary['prompt_tokens_per_wall_s'] / 1e6:.2f} M prompt "
+        f"tokens a second, seed {summary['seed']}",
+    )
+    console.print(table)
+
+
+def print_failures(console: Console, ledger: pd.DataFrame, most: int = 10) -> None:
+    """The first requests whose gate did not hold."""
+    failed = ledger[ledger["failure"] != ""]
+    for row in failed.head(most).itertuples():
+        console.print(
+            f"[red]{row.trace} request {row.number}: {row.gate} gate: {row.failure}[/red]"
+        )
+    if len(failed) > most:
+        console.print(f"[red]and {len(failed) - most} more[/red]")
+
+
+def _pairs(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())

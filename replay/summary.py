@@ -1,0 +1,73 @@
+"""A ledger in one object: the figures a replay prints, as plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from replay.ledger import CAUSES
+
+
+def summarise(ledger: pd.DataFrame, *, wall_s: float, seed: int) -> dict[str, Any]:
+    """The fields of `moorage replay --json`.
+
+    Tokens of requests that were refused, or that the client left during the prefill, count in
+    `unread_tokens` alone, so that forwarded = prompt - cached and cached + reread + new = prompt.
+    `by_source` shares out the cached tokens by the line they were resumed at, `by_why` the re-read
+    ones by cause. `ttft_s` runs from the start of the prefill, `wait_s` is the queue before it.
+    """
+    served = ledger[~ledger["over_window"]]
+    checked = served[served["checked"].notna()]
+    totals = {f"{name}_tokens": int(served[name].sum()) for name in ("prompt", "cached")}
+    totals |= {f"{name}_tokens": int(served[name].sum()) for name in ("forwarded", "new", "reread")}
+    return {
+        "requests": len(ledger),
+        "over_window": int(ledger["over_window"].sum()),
+        **totals,
+        "unread_tokens": int(ledger["unread"].sum()),
+        "ideal_cached_tokens": int(served["ideal"].sum()),
+        "output_tokens": int(served["output"].sum()),
+        "followups": int(served["followup"].sum()),
+        "end_resumes": int((served["followup"] & served["end_resume"]).sum()),
+        "by_source": _sums(served, "source", "cached"),
+        "requests_by_source": _counts(served, "source"),
+        "by_why": {str(cause): int(served[f"reread_{cause}"].sum()) for cause in CAUSES},
+        "requests_by_why": _counts(served, "why"),
+        "ttft_s": quantiles(served["ttft_s"].dropna()),
+        "wait_s": quantiles(served["wait_s"]),
+        "prefill_s": float(served["prefill_s"].sum()),
+        "decode_s": float(served["decode_s"].sum()),
+        "written_bytes": {"tier": 0, "spill": 0},
+        "read_bytes": 0,
+        "verified": {
+            "checked": len(checked),
+            "failed": int((checked["failure"] != "").sum()),
+            "bits": int((checked["checked"] == "bits").sum()),
+            "greedy": int((checked["checked"] == "greedy").sum()),
+        },
+        "peak_bytes": {name: _peak(served[f"held_{name}"]) for name in ("rows", "anchors", "end")},
+        "wall_s": wall_s,
+        "prompt_tokens_per_wall_s": totals["prompt_tokens"] / wall_s if wall_s else 0.0,
+        "seed": seed,
+    }
+
+
+def quantiles(seconds: pd.Series) -> dict[str, float]:
+    """p50, p90, p99 and the sum of a column; zeros when it is empty."""
+    if seconds.empty:
+        return {"p50": 0.0, "p90": 0.0, "p99": 0.0, "sum": 0.0}
+    named = {f"p{percent}": float(seconds.quantile(percent / 100)) for percent in (50, 90, 99)}
+    return named | {"sum": float(seconds.sum())}
+
+
+def _sums(frame: pd.DataFrame, by: str, of: str) -> dict[str, int]:
+    return {str(key): int(total) for key, total in frame.groupby(by)[of].sum().items()}
+
+
+def _counts(frame: pd.DataFrame, by: str) -> dict[str, int]:
+    return {str(key): int(count) for key, count in frame[by].value_counts().sort_index().items()}
+
+
+def _peak(column: pd.Series) -> int:
+    return 0 if column.empty else int(column.max())

@@ -1,0 +1,81 @@
+"""Every resume held to its gate: against the witness's formula, or against a cold prefill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from cache.types import Gate, Ids
+from engine.adapter import Engine
+from engine.witness import Witness
+
+LOGITS_TOLERANCE = 1e-3
+"""Largest difference of fp32 logits under the greedy gate. A verify block and a prefill chunk round
+differently (up to 1e-5 on the small models); a wrong state is off by far more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check found; `why` is empty when it passed."""
+
+    gate: Gate
+    why: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the gate held."""
+        return not self.why
+
+
+class Verifier(Protocol):
+    """Checks the state in place after a prefill of `ids`, whose bits hold up to row `clean`."""
+
+    def check(self, ids: Ids, logits: torch.Tensor, gate: Gate, clean: int) -> Verdict:
+        """Compare with what a cold prefill gives. `clean` counts under the greedy gate only."""
+
+
+class WitnessVerifier:
+    """Rows and sections say how they were computed: compare them with what should have been."""
+
+    def __init__(self, engine: Witness) -> None:
+        self._engine = engine
+
+    def check(self, ids: Ids, logits: torch.Tensor, gate: Gate, clean: int) -> Verdict:
+        """All rows, both sections and the logits, on every request."""
+        return Verdict(gate, self._engine.differs(ids, logits, gate, clean))
+
+
+class ColdVerifier:
+    """Prefill the same prompt cold on a twin engine, and compare every bit."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._twin: Engine | None = None
+
+    def check(self, ids: Ids, logits: torch.Tensor, gate: Gate, clean: int) -> Verdict:
+        """All of it under the bit gate; else rows up to `clean`, and the logits nearly."""
+        size, twin = len(ids), self._cold(len(ids))
+        expected = torch.empty(0)
+        for start in range(0, size, twin.grid):
+            expected = twin.prefill(ids[start : start + twin.grid])
+        live, cold = self._engine.cache_state(), twin.cache_state()
+        rows = size if gate is Gate.BITS else clean
+        for view, reference in zip(live.views, cold.views, strict=True):
+            if not torch.equal(view.rows(0, rows), reference.rows(0, rows)):
+                return Verdict(gate, f"rows of {view.name} differ")
+        if gate is Gate.GREEDY:
+            worst = float((logits.float() - expected.float()).abs().max())
+            return Verdict(gate, "" if worst <= LOGITS_TOLERANCE else f"logits off by {worst:.3g}")
+        for section, reference in zip(live.sections, cold.sections, strict=True):
+            if not torch.equal(section.tensor, reference.tensor):
+                return Verdict(gate, f"section {section.name} differs")
+        return Verdict(gate, "" if torch.equal(logits, expected) else "logits differ")
+
+    def _cold(self, rows: int) -> Engine:
+        """The twin, emptied, with room for `rows`; its window is another one on purpose."""
+        if self._twin is None or self._twin.window < rows:
+            self._twin = self._engine.twin(max(rows, 4_096) * 5 // 4)
+        self._twin.resume_at(0)
+        return self._twin
