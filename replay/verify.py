@@ -61,7 +61,8 @@ class ColdVerifier:
         for start in range(0, size, twin.grid):
             expected = twin.prefill(ids[start : start + twin.grid])
         live, cold = self._engine.cache_state(), twin.cache_state()
-        rows = size if gate is Gate.BITS else clean
+        # A prompt's last rows went through a shorter product than the same rows of a longer one.
+        rows = size if gate is Gate.BITS else clean // twin.grid * twin.grid
         for view, reference in zip(live.views, cold.views, strict=True):
             if not torch.equal(view.rows(0, rows), reference.rows(0, rows)):
                 return Verdict(gate, f"rows of {view.name} differ")

@@ -1,0 +1,143 @@
+"""The doctor: where a client's prompts part, what each cause costs, and what would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from cache.types import Marks, Region, common_prefix
+from cache.why import Why
+from replay.ledger import CAUSES
+from replay.report import duration
+from replay.tokens import Tokens
+from replay.trace import FRESH, Request, Trace
+
+Seconds = Callable[[int, int], float]
+"""Prefill seconds from one length to another."""
+
+MEND = {
+    Region.TOOLS: "send the tools in one fixed order and text; one that comes and goes moves all",
+    Region.SYSTEM: "keep dates, folders and other volatile text out of the system text, or last",
+    Region.HISTORY: "an earlier message changed: an edit, a reminder that moved, a pruned result",
+    Region.REASONING: "send the reasoning back, or let the cache align copies without it",
+    Region.ANSWER: "send answers back as they came: re-serialised calls, stripped ends, cut text",
+    Why.GRID: "resume at the end of the generation, or at checkpoints inside it",
+    Why.EVICTED: "more anchors, or anchors kept where prompts part",
+    Why.UNANCHORED: "checkpoints while generating",
+    Why.REPLACED: "keep the other conversation: a parked copy in memory, or one on the drive",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """A prompt that leaves its conversation's last sequence before that one's end."""
+
+    number: int
+    client: str
+    kind: str
+    region: Region
+    at: int
+    """Leading tokens in common."""
+    back: int
+    """Tokens past the parting that earlier sequences hold elsewhere: text that came back."""
+
+
+def partings(trace: Trace) -> Iterator[Parting]:
+    """Every parting of a trace, each prompt against the last one of its session and kind."""
+    tokens = Tokens(trace)
+    last: dict[tuple[str, str], Request] = {}
+    for request in trace.requests:
+        if request.session is None:
+            continue
+        key = (request.session, request.kind)
+        before, last[key] = last.get(key), request
+        if before is None:
+            continue
+        # The answer's last token may never have been forwarded; its loss is no parting.
+        rows = before.prompt_tokens + max(0, before.output_tokens - 1)
+        at = common_prefix(tokens.prompt(request.number), tokens.sequence(before.number)[:rows])
+        if at < rows:
+            region = _marks(before).region(at)
+            yield Parting(
+                request.number, request.client, request.kind, region, at, _back(request, at)
+            )
+
+
+def _marks(request: Request) -> Marks:
+    tools, prompt = request.parts.tools, request.prompt_tokens
+    return Marks(tools, tools + request.parts.system, prompt, prompt + (request.think_end or 0))
+
+
+def _back(request: Request, at: int) -> int:
+    """Tokens of the prompt past `at` that are copies of earlier ones."""
+    back = start = 0
+    for run in request.prompt:
+        stop = start + run.length
+        if run.src != FRESH:
+            back += max(0, stop - max(start, at))
+        start = stop
+    return back
+
+
+def parting_table(trace: Trace, seconds: Seconds) -> pd.DataFrame:
+    """Partings by client, kind and region: how many, tokens that came back, their seconds."""
+    columns = ["client", "kind", "region", "partings", "tokens_back", "seconds", "mend"]
+    rows = [
+        (p.client, p.kind, str(p.region), 1, p.back, seconds(p.at, p.at + p.back), MEND[p.region])
+        for p in partings(trace)
+    ]
+    frame = pd.DataFrame(rows, columns=columns)
+    grouped = frame.groupby(["client", "kind", "region", "mend"], as_index=False).sum()
+    return grouped.sort_values("seconds", ascending=False)[columns].reset_index(drop=True)
+
+
+def cause_table(ledger: pd.DataFrame, seconds: Seconds) -> pd.DataFrame:
+    """What the caches re-read, by cause: requests, tokens, seconds.
+
+    A request's re-read tokens start where it resumed; its causes follow one another from there.
+    """
+    rows = []
+    for cause in CAUSES:
+        column = f"reread_{cause}"
+        hit = ledger[ledger[column] > 0]
+        cost = sum(
+            seconds(cached, cached + tokens)
+            for cached, tokens in zip(hit["cached"], hit[column], strict=True)
+        )
+        rows.append((str(cause), len(hit), int(hit[column].sum()), cost, MEND[cause]))
+    frame = pd.DataFrame(rows, columns=["cause", "requests", "tokens", "seconds", "mend"])
+    return frame[frame["requests"] > 0].sort_values("seconds", ascending=False)
+
+
+def print_diagnosis(console: Console, parted: pd.DataFrame, causes: pd.DataFrame) -> None:
+    """Both tables, costliest first."""
+    table = Table(title="Where prompts part from their conversation", title_justify="left")
+    for name in ("client", "kind", "in"):
+        table.add_column(name)
+    for name in ("partings", "tokens that came back", "prefill"):
+        table.add_column(name, justify="right")
+    table.add_column("what would mend it")
+    for row in parted.itertuples():
+        table.add_row(
+            row.client or "-",
+            row.kind,
+            row.region,
+            f"{row.partings:,}",
+            f"{row.tokens_back:,}",
+            duration(row.seconds),
+            row.mend,
+        )
+    console.print(table)
+    table = Table(title="What was computed again, by cause", title_justify="left")
+    table.add_column("cause")
+    for name in ("requests", "tokens", "prefill"):
+        table.add_column(name, justify="right")
+    table.add_column("what would mend it")
+    for row in causes.itertuples():
+        cells = (f"{row.requests:,}", f"{row.tokens:,}", duration(row.seconds))
+        table.add_row(row.cause, *cells, row.mend)
+    console.print(table)

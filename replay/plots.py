@@ -1,0 +1,141 @@
+"""The report's figures: one function a figure, from the ledger alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from replay.ledger import CAUSES
+
+COLOURS = {
+    "cached": "#2a7f9e",
+    "new": "#b9c4c9",
+    "reread": "#d1495b",
+    "cold": "#d1495b",
+    "grid": "#7fb7be",
+    "end": "#2a7f9e",
+    "evicted": "#edae49",
+    "unanchored": "#8d6a9f",
+    "replaced": "#d1495b",
+}
+MORE = ("#2a7f9e", "#edae49", "#d1495b", "#66a182", "#8d6a9f", "#3d5a6c", "#c98bb9", "#7a7a4b")
+
+
+def reuse_over_time(ledger: pd.DataFrame) -> Figure:
+    """Prompt tokens by what became of them, in equal slices of the night."""
+    figure, axes = _figure()
+    hours = ledger["arrival_s"] / 3600
+    if ledger.empty or hours.max() == hours.min():
+        return figure
+    slices = pd.cut(hours, 60)
+    sums = ledger.groupby(slices, observed=False)[["cached", "new", "reread"]].sum()
+    middles = [interval.mid for interval in sums.index]
+    axes.stackplot(
+        middles,
+        [sums["cached"], sums["new"], sums["reread"]],
+        labels=["reused", "new", "re-read"],
+        colors=[COLOURS["cached"], COLOURS["new"], COLOURS["reread"]],
+    )
+    _label(axes, "hours", "prompt tokens a slice")
+    axes.legend(loc="upper left", frameon=False)
+    return figure
+
+
+def reread_by_cause(ledger: pd.DataFrame) -> Figure:
+    """Tokens computed again, by why their first rows could not serve."""
+    figure, axes = _figure(height=2.6)
+    totals = [int(ledger[f"reread_{cause}"].sum()) for cause in CAUSES]
+    names = [str(cause) for cause in CAUSES]
+    axes.barh(names[::-1], totals[::-1], color=[COLOURS[name] for name in names[::-1]])
+    _label(axes, "tokens re-read", "")
+    axes.xaxis.set_major_formatter(_tokens)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda at, _: names[::-1][int(at)]))
+    axes.set_yticks(range(len(names)))
+    return figure
+
+
+def first_token(ledger: pd.DataFrame) -> Figure:
+    """Share of requests that had their first token within a time, by where they resumed."""
+    figure, axes = _figure()
+    for source, group in ledger.groupby("source"):
+        seconds = group["ttft_s"].dropna().sort_values()
+        if len(seconds):
+            part = [(at + 1) / len(seconds) for at in range(len(seconds))]
+            label = f"{source} ({len(seconds):,})"
+            axes.step(seconds, part, where="post", label=label, color=COLOURS.get(str(source)))
+    axes.set_xscale("log")
+    _label(axes, "seconds to the first token, queue not counted", "share of requests")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda part, _: f"{100 * part:.0f} %"))
+    axes.legend(loc="lower right", frameon=False)
+    return figure
+
+
+def source_shares(ledger: pd.DataFrame) -> Figure:
+    """Requests by where they resumed, for each kind of request."""
+    figure, axes = _figure(height=3.2)
+    counts = pd.crosstab(ledger["kind"], ledger["source"])
+    left = pd.Series(0, index=counts.index)
+    for source in counts.columns:
+        colour = COLOURS.get(str(source))
+        axes.barh(counts.index, counts[source], left=left, label=str(source), color=colour)
+        left = left + counts[source]
+    axes.set_xlabel("requests")
+    axes.legend(loc="lower right", frameon=False)
+    return figure
+
+
+def context_growth(ledger: pd.DataFrame) -> Figure:
+    """Prompt tokens of each conversation over the night; the longest ones in colour."""
+    figure, axes = _figure()
+    keys = ledger["trace"] + "/" + ledger["session"].fillna("none")
+    longest = ledger.groupby(keys)["prompt"].max().nlargest(len(MORE)).index
+    for key, group in ledger.groupby(keys):
+        rank = longest.get_loc(key) if key in longest else None
+        colour, width = ("#c9d1d5", 0.8) if rank is None else (MORE[rank], 1.4)
+        hours = group["arrival_s"] / 3600
+        axes.plot(hours, group["prompt"], ".-", markersize=2.5, linewidth=width, color=colour)
+    _label(axes, "hours", "tokens of the prompt")
+    return figure
+
+
+FIGURES: dict[str, tuple[str, Callable[[pd.DataFrame], Figure]]] = {
+    "reuse": ("What became of the prompts' tokens over the night", reuse_over_time),
+    "causes": ("Re-read by cause", reread_by_cause),
+    "ttft": ("Time to the first token, cold and resumed", first_token),
+    "sources": ("Where requests resumed, by kind", source_shares),
+    "growth": ("How the conversations grow", context_growth),
+}
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an SVG element; the same figure gives the same text."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "moorage", "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure(height: float = 3.6) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(9.0, height))
+    axes = figure.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _label(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.yaxis.set_major_formatter(_tokens)
+
+
+_tokens = FuncFormatter(
+    lambda count, _: f"{count / 1e6:g} M" if abs(count) >= 1e6 else f"{count / 1e3:g} k"
+)

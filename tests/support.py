@@ -1,0 +1,106 @@
+"""What tests share: engines of every kind, sequences of tokens, and turns with forced answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from made_up import MadeUp
+
+from cache.anchors import AnchorConfig
+from cache.journal import Journal, TurnRow
+from cache.resident import Resident
+from cache.stack import Stack
+from cache.types import Gate, Ids
+from engine.adapter import Engine
+from engine.config import HybridConfig
+from engine.hybrid import Hybrid
+from engine.turn import Box, Prompt, Ready, Tokens, turn
+from engine.witness import Witness
+from replay.forced import Forced
+from replay.verify import ColdVerifier, Verdict, Verifier, WitnessVerifier
+from sim.clock import VirtualClock
+from sim.jobs import SeededJobs
+
+GRID = 64
+WINDOW = 2_048
+VOCAB = 499
+MODELS = ("witness", "hybrid-float32", "hybrid-bfloat16", "made-up")
+
+
+def tokens(count: int, seed: int = 0) -> Ids:
+    """Random token ids; the same for the same seed."""
+    return np.random.default_rng(seed).integers(0, VOCAB, count).astype(np.int32)
+
+
+def joined(*parts: Ids) -> Ids:
+    """One sequence of several."""
+    return np.concatenate(parts).astype(np.int32)
+
+
+def engine(model: str, grid: int = GRID, window: int = WINDOW, seed: int = 1) -> Engine:
+    """An empty engine of the named kind."""
+    if model == "witness":
+        return Witness(grid, window, vocab=VOCAB)
+    if model == "made-up":
+        return MadeUp(grid, window)
+    dtype = model.removeprefix("hybrid-")
+    return Hybrid.random(HybridConfig.tiny(dtype=dtype), seed, grid=grid, window=window)
+
+
+def verifier(of: Engine) -> Verifier:
+    """What checks this engine."""
+    return WitnessVerifier(of) if isinstance(of, Witness) else ColdVerifier(of)
+
+
+def box(
+    of: Engine, *, anchors: int = 17, newest: int = 4, keeps_end: bool = True, seed: int = 0
+) -> Box:
+    """A box around an engine, with room for so many anchors."""
+    config = AnchorConfig(
+        budget_bytes=anchors * of.cost().anchor_bytes,
+        newest_kept=newest,
+        head_step=4 * of.grid,
+        head_limit=8 * of.grid,
+    )
+    stack = Stack(of, Resident(of.window, config, keeps_end=keeps_end))
+    return Box(of, stack, VirtualClock(), SeededJobs(seed), Journal())
+
+
+def forced(answer: Ids, *, accepts: tuple[int, ...] = (), seed: str = "0") -> Forced:
+    """A rule that writes `answer`."""
+    return Forced(answer, seed=seed, vocab=VOCAB, drafts=3, accepted=0.6, accepts=accepts)
+
+
+def serve(
+    on: Box,
+    ids: Ids,
+    answer: Ids,
+    *,
+    check: Verifier | None = None,
+    accepts: tuple[int, ...] = (),
+    session: str | None = None,
+) -> tuple[TurnRow, Verdict | None]:
+    """One turn with a forced answer; its journal row, and the verdict when a verifier is given."""
+    verdict: Verdict | None = None
+    for event in turn(
+        on, Prompt(ids, session), forced(answer, accepts=accepts), limit=len(answer)
+    ):
+        if isinstance(event, Ready) and check is not None:
+            verdict = judge(on, ids, event.logits, check)
+    on.stack.check()
+    return on.journal.rows[-1], verdict
+
+
+def judge(on: Box, ids: Ids, logits: torch.Tensor, check: Verifier) -> Verdict:
+    """Hold the state after a prefill to the gate that the taint line implies."""
+    taint = on.stack.resident.taint
+    gate = Gate.BITS if taint is None else Gate.GREEDY
+    return check.check(ids, logits, gate, len(ids) if taint is None else taint)
+
+
+def prefill_only(on: Box, ids: Ids) -> None:
+    """A turn whose caller leaves when the prompt is in place."""
+    events = turn(on, Prompt(ids), forced(tokens(4)), limit=4)
+    for event in events:
+        if isinstance(event, Tokens | Ready):
+            events.close()
