@@ -124,6 +124,7 @@ class Resident:
         self._ids[self.valid : length] = ids[self.valid : length]
         self.valid = length
         self.marks = marks
+        self.end = None
         if not model.trim_pending(length):
             return Outcome(False, "absorbed")
         if not self._keeps_end:

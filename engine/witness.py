@@ -139,8 +139,8 @@ class Witness(Engine):
 
     def _start_hash(self) -> int:
         """The state's hash; a tail that does not belong to it spoils everything that follows."""
-        at, tail = int(self._state[0]), int(self._tail[2])
-        return (at + (tail - at) * 0x9E3779B97F4A7C15) & MASK
+        at, tail = int(self._state[0]) & MASK, int(self._tail[2]) & MASK
+        return at if at == tail else mix(at, tail)
 
     def _block_way(self, start: int, stop: int) -> int:
         return signed(mix(int(self._state[1]) & MASK, VERIFY, start, stop))

@@ -22,6 +22,13 @@ def build(model: str, profile: Profile, seed: int) -> tuple[Engine, Verifier]:
         return witness, WitnessVerifier(witness)
     if model == "random":
         config = HybridConfig.replay(vocab=profile.vocab)
-        hybrid = Hybrid.random(config, profile.grid, profile.window, seed=seed, cost=cost)
+        hybrid = Hybrid.random(
+            config,
+            seed,
+            grid=profile.grid,
+            window=profile.window,
+            cost=cost,
+            block_logits=False,
+        )
         return hybrid, ColdVerifier(hybrid)
     raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")

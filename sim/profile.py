@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -51,7 +52,7 @@ class Profile:
                 raise ValueError(f"{name} must be positive")
         if self.resident_bytes < 0 or self.drafts < 0:
             raise ValueError("resident_bytes and drafts must not be negative")
-        if self.decode_tokens_s <= 0 or not 0 <= self.accepted <= 1:
+        if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
             raise ValueError("decode_tokens_s must be positive and accepted within 0 and 1")
         (short, _), (long, _) = self.prefill_fit
         if not 0 < short < long:

@@ -44,7 +44,7 @@ class MadeUp(Engine):
         """This file."""
         return Manifest(("tests/made_up.py",), {}, "none", self.grid, {})
 
-    def twin(self, window: int) -> "MadeUp":
+    def twin(self, window: int) -> MadeUp:
         """An empty engine of the same kind."""
         return MadeUp(self.grid, window)
 
@@ -94,5 +94,3 @@ class MadeUp(Engine):
         if not commit:
             self._sum, self._last = saved
         return logits
-
-

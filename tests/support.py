@@ -82,9 +82,7 @@ def serve(
 ) -> tuple[TurnRow, Verdict | None]:
     """One turn with a forced answer; its journal row, and the verdict when a verifier is given."""
     verdict: Verdict | None = None
-    for event in turn(
-        on, Prompt(ids, session), forced(answer, accepts=accepts), limit=len(answer)
-    ):
+    for event in turn(on, Prompt(ids, session), forced(answer, accepts=accepts), limit=len(answer)):
         if isinstance(event, Ready) and check is not None:
             verdict = judge(on, ids, event.logits, check)
     on.stack.check()

@@ -78,7 +78,9 @@ def test_another_window_and_other_addresses(model: str) -> None:
     # Junk wherever the resume must not look.
     for view in other.cache_state().views:
         view.tensor.fill_(float("nan") if view.tensor.is_floating_point() else 77)
-    for live, copied in zip(s.on.engine.cache_state().views, other.cache_state().views, strict=True):
+    for live, copied in zip(
+        s.on.engine.cache_state().views, other.cache_state().views, strict=True
+    ):
         copied.rows(0, 3 * GRID).copy_(live.rows(0, 3 * GRID))
     moved = box(other)
     resident = moved.stack.resident

@@ -1,0 +1,102 @@
+"""Anchors under a budget: which stay, which go, and that a copy is a copy.
+
+Method: the pure rule on the seed's figures, then properties of any sequence of takes and cuts.
+"""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache.anchors import AnchorConfig, Anchors, copy_sections, victim, write_sections
+from cache.types import CacheState, Gate, Section
+
+BOARD_ANCHOR = 48 * 48 * 128 * 128 * 4 + 48 * 10_240 * 3 * 2
+"""Bytes of the 27B's states and conv tails."""
+
+
+def state(value: int = 0) -> CacheState:
+    return CacheState((Section("s", torch.full((2,), value)),), ())
+
+
+def test_the_seeds_budget_holds_17_anchors_of_the_27b() -> None:
+    assert BOARD_ANCHOR == 153_944_064
+    anchors = Anchors(AnchorConfig())
+    for line in range(1_024, 100 * 1_024, 1_024):
+        anchors.take(line, Gate.BITS, state(), BOARD_ANCHOR)
+    assert len(anchors) == 17
+
+
+def test_newest_four_and_the_head_lines_outlive_the_others() -> None:
+    anchors = Anchors(AnchorConfig())
+    for line in range(1_024, 101 * 1_024, 1_024):
+        anchors.take(line, Gate.BITS, state(), BOARD_ANCHOR)
+    head = list(range(4_096, 32_769, 4_096))
+    assert anchors.lines[:8] == head
+    assert anchors.lines[-4:] == [97 * 1_024, 98 * 1_024, 99 * 1_024, 100 * 1_024]
+
+
+def test_the_newest_never_go_even_over_the_budget() -> None:
+    anchors = Anchors(AnchorConfig(budget_bytes=0))
+    for line in range(1, 10):
+        anchors.take(line, Gate.BITS, state(), 1)
+    assert anchors.lines == [6, 7, 8, 9]
+
+
+def test_head_lines_go_last_and_the_lowest_of_them_at_the_very_end() -> None:
+    config = AnchorConfig(newest_kept=1, head_step=4, head_limit=8)
+    lines, gone = [4, 5, 8, 12, 13], []
+    while (at := victim(lines, config)) is not None:
+        gone.append(at)
+        lines.remove(at)
+    assert gone == [5, 12, 8, 4]
+    assert lines == [13]
+
+
+def test_a_copy_survives_the_engine_and_comes_back() -> None:
+    live = state(3)
+    copied = copy_sections(live)
+    live.sections[0].tensor.fill_(9)
+    assert copied[0].tolist() == [3, 3]
+    write_sections(live, copied)
+    assert live.sections[0].tensor.tolist() == [3, 3]
+    # A second engine write must not reach the copy.
+    live.sections[0].tensor.fill_(4)
+    assert copied[0].tolist() == [3, 3]
+
+
+def test_another_models_copy_is_refused() -> None:
+    with pytest.raises(AssertionError, match="another model"):
+        write_sections(state(), ())
+    with pytest.raises(AssertionError, match="s"):
+        write_sections(state(), (torch.zeros(3),))
+
+
+@given(
+    st.lists(st.one_of(st.integers(1, 6), st.floats(0, 1)), max_size=60),
+    st.integers(0, 12),
+    st.integers(1, 4),
+)
+def test_any_takes_and_cuts_keep_the_account_right(
+    steps: list[float], room: int, newest: int
+) -> None:
+    config = AnchorConfig(budget_bytes=room, newest_kept=newest, head_step=4, head_limit=16)
+    anchors, at, taken = Anchors(config), 0, list[int]()
+    for step in steps:
+        if isinstance(step, int):
+            at += step
+            anchors.take(at, Gate.BITS, state(), 1)
+            taken.append(at)
+        else:
+            at = int(at * step)
+            anchors.cut(at)
+            taken = [line for line in taken if line <= at]
+            at = taken[-1] if taken else 0
+        lines = anchors.lines
+        assert len(lines) <= max(room, newest)
+        assert set(lines) <= set(taken)
+        assert lines == sorted(lines)
+        if isinstance(step, int):
+            assert at in lines
+        best = anchors.best(at)
+        assert (best.tokens if best else None) == (max(lines) if lines else None)

@@ -1,0 +1,95 @@
+"""Profiles and the time model: the seed's board, its settings, its cold prefills.
+
+Method: the shipped file against the seed's figures; bad settings give one line.
+"""
+
+import pytest
+
+from sim.clock import VirtualClock
+from sim.compute import Compute, PrefillTime
+from sim.profile import SETTABLE, load, parse, with_settings
+
+BOARD = load("spark-27b")
+
+
+def test_the_board_is_the_seeds() -> None:
+    assert (BOARD.grid, BOARD.window, BOARD.vocab) == (1_024, 262_144, 248_320)
+    assert BOARD.row_bytes == 65_536 + 40_960
+    assert BOARD.anchor_bytes == 144 * 2**20 + 48 * 10_240 * 3 * 2
+    assert BOARD.resident_bytes // BOARD.anchor_bytes == 17
+
+
+def test_the_time_model_meets_both_fitted_prefills_exactly() -> None:
+    time = PrefillTime.fit(BOARD)
+    assert time.seconds(0, 32_768) == pytest.approx(44.4, rel=1e-12)
+    assert time.seconds(0, 131_072) == pytest.approx(208.3, rel=1e-12)
+    assert time.a > 0 and time.b > 0
+
+
+def test_prefill_seconds_add_up_whatever_the_cuts() -> None:
+    time = PrefillTime.fit(BOARD)
+    cuts = [0, 1, 1_024, 50_000, 131_072]
+    parts = sum(time.seconds(a, b) for a, b in zip(cuts, cuts[1:], strict=False))
+    assert parts == pytest.approx(time.seconds(0, 131_072))
+
+
+def test_what_was_not_fitted_is_predicted() -> None:
+    """Errors as docs/results.md states them; the two large ones are explained there."""
+    time = PrefillTime.fit(BOARD)
+    errors = {
+        (check.start, check.stop): time.seconds(check.start, check.stop) / check.seconds - 1
+        for check in BOARD.prefill_checks
+    }
+    assert abs(errors[0, 65_536]) < 0.01
+    assert abs(errors[0, 57_008]) < 0.01
+    assert abs(errors[0, 25_616]) < 0.03
+    assert abs(errors[41_984, 53_209]) < 0.03
+    assert abs(errors[12_288, 28_658]) < 0.06
+    assert abs(errors[33_792, 66_964]) < 0.15
+    assert abs(errors[0, 1_724]) < 0.25
+
+
+def test_work_moves_the_clock() -> None:
+    clock = VirtualClock()
+    compute = Compute(BOARD, clock)
+    compute.prefilled(0, 32_768)
+    compute.decoded(50)
+    assert clock.mono_s() == pytest.approx(44.4 + 50 / BOARD.decode_tokens_s)
+
+
+def test_settings_change_what_they_name() -> None:
+    changed = with_settings(BOARD, {"window": "1_000_000", "end_anchor": "off", "accepted": "0.5"})
+    assert (changed.window, changed.end_anchor, changed.accepted) == (1_000_000, False, 0.5)
+    assert changed.grid == BOARD.grid
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"windows": "3"}, "unknown setting 'windows'"),
+        ({"window": "many"}, "setting window='many' is not a number"),
+        ({"window": "-5"}, "window must be positive"),
+        ({"end_anchor": "maybe"}, "is not on or off"),
+        ({"accepted": "1.5"}, "accepted within 0 and 1"),
+        ({"accepted": "nan"}, "accepted within 0 and 1"),
+        ({"decode_tokens_s": "0"}, "decode_tokens_s must be positive"),
+        ({"decode_tokens_s": "nan"}, "decode_tokens_s must be positive"),
+        ({"drafts": "-1"}, "must not be negative"),
+    ],
+)
+def test_a_bad_setting_is_one_line(settings: dict[str, str], line: str) -> None:
+    with pytest.raises(ValueError, match=line) as caught:
+        with_settings(BOARD, settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_setting_is_a_field_of_its_type() -> None:
+    for name, kind in SETTABLE.items():
+        assert isinstance(getattr(BOARD, name), kind)
+
+
+def test_an_unknown_or_broken_profile_is_one_line() -> None:
+    with pytest.raises(ValueError, match="unknown profile 'x'; there are: spark-27b"):
+        load("x")
+    with pytest.raises(ValueError, match="profile y: 'prefill'"):
+        parse("y", {})
