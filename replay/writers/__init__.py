@@ -1,0 +1,1 @@
+"""One writer a public format: what a trace is at block resolution"""
