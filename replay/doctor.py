@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -83,11 +83,12 @@ def _back(request: Request, at: int) -> int:
     return back
 
 
-def parting_table(trace: Trace, seconds: Seconds) -> pd.DataFrame:
+def parting_table(traces: Iterable[Trace], seconds: Seconds) -> pd.DataFrame:
     """Partings by client, kind and region: how many, tokens that came back, their seconds."""
     columns = ["client", "kind", "region", "partings", "tokens_back", "seconds", "mend"]
     rows = [
         (p.client, p.kind, str(p.region), 1, p.back, seconds(p.at, p.at + p.back), MEND[p.region])
+        for trace in traces
         for p in partings(trace)
     ]
     frame = pd.DataFrame(rows, columns=columns)

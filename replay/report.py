@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cache.why import Why
+from sim.profile import Profile
 
 MEANING = {
     Why.GRID: "from the nearest grid line to the parting or the prompt's end",
@@ -101,6 +102,35 @@ def print_failures(console: Console, ledger: pd.DataFrame, most: int = 10) -> No
         )
     if len(failed) > most:
         console.print(f"[red]and {len(failed) - most} more[/red]")
+
+
+def print_profile(console: Console, board: Profile, checks: Sequence[Mapping[str, Any]]) -> None:
+    """A board's numbers, and its time model beside measurements it was not fitted to."""
+    console.print(f"[bold]{board.name}[/bold]: {board.about}", highlight=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("grid, window", f"{board.grid:,} and {board.window:,} tokens")
+    table.add_row("a token's rows", f"{board.row_bytes:,} bytes")
+    table.add_row("an anchor", f"{board.anchor_bytes:,} bytes")
+    table.add_row(
+        "anchor budget",
+        f"{board.resident_bytes:,} bytes: {board.resident_bytes // board.anchor_bytes} anchors",
+    )
+    table.add_row("decode", f"{board.decode_tokens_s:g} tokens a second, {board.drafts} drafts")
+    console.print(table)
+    table = Table(title="Prefill seconds", title_justify="left", header_style="bold")
+    table.add_column("what")
+    for name in ("from", "to", "measured", "model", "error"):
+        table.add_column(name, justify="right")
+    for tokens, seconds in board.prefill_fit:
+        table.add_row("fitted", "0", f"{tokens:,}", f"{seconds:g} s", f"{seconds:g} s", "0.0 %")
+    for check in checks:
+        error = check["predicted_s"] / check["seconds"] - 1
+        times = (f"{check['seconds']:g} s", f"{check['predicted_s']:.2f} s")
+        span = (f"{check['start']:,}", f"{check['stop']:,}")
+        table.add_row(check["what"], *span, *times, f"{100 * error:+.1f} %")
+    console.print(table)
 
 
 def _pairs(counts: Mapping[str, int]) -> str:

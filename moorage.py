@@ -1,0 +1,166 @@
+"""The command line: replay, record, scrub, import, look at traces, profiles and diagnoses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from replay.bad import BadInput
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+trace_app = typer.Typer(no_args_is_help=True, help="Look at traces.")
+app.add_typer(trace_app, name="trace")
+
+Traces = Annotated[list[str], typer.Argument(help="files, folders, or `night` (the bundled one)")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="count bad lines and go on")]
+Set = Annotated[list[str], typer.Option("--set", help="KEY=VALUE of the profile", metavar="K=V")]
+ProfileName = Annotated[str, typer.Option("--profile", help="the board to pretend to be")]
+Seed = Annotated[int, typer.Option("--seed", help="decides accepted drafts, checks, interleavings")]
+
+
+@app.command()
+def replay(
+    traces: Traces,
+    model: Annotated[str, typer.Option(help="witness or random")] = "witness",
+    profile: ProfileName = "spark-27b",
+    arrivals: Annotated[str, typer.Option(help="recorded (open loop) or closed")] = "recorded",
+    users: Annotated[int, typer.Option(min=1, help="traces replayed at once on one box")] = 1,
+    settings: Set = [],  # noqa: B006 - typer reads the default, nobody writes to it
+    verify: Annotated[str, typer.Option(help="all, none, or a percentage of the requests")] = "",
+    out: Annotated[Path | None, typer.Option(help="folder for the report and the ledger")] = None,
+    seed: Seed = 0,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded requests through the caches; print what was reused, re-read and verified."""
+    from replay.commands import run_replay
+
+    status = run_replay(
+        traces,
+        model=model,
+        profile=profile,
+        arrivals=arrivals,
+        users=users,
+        settings=settings,
+        verify=verify,
+        out=out,
+        seed=seed,
+        skip_bad=skip_bad,
+        as_json=as_json,
+    )
+    raise typer.Exit(status)
+
+
+@app.command()
+def doctor(
+    traces: Traces,
+    profile: ProfileName = "spark-27b",
+    settings: Set = [],  # noqa: B006
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a client's prompts part, what each cause costs, and what would mend it."""
+    from replay.commands import run_doctor
+
+    run_doctor(traces, profile=profile, settings=settings, skip_bad=skip_bad, as_json=as_json)
+
+
+@app.command()
+def profile(
+    name: Annotated[str, typer.Argument(help="a profile's name")] = "spark-27b",
+    prefill: Annotated[
+        tuple[int, int] | None, typer.Option(help="seconds from FROM to TO tokens")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a board's numbers, and its time model beside what was measured."""
+    from replay.commands import run_profile
+
+    run_profile(name, prefill=prefill, as_json=as_json)
+
+
+@app.command()
+def record(
+    upstream: Annotated[str, typer.Option(help="base URL of an OpenAI-compatible server")],
+    out: Annotated[Path, typer.Option(help="file to append exchanges to")],
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on")] = 8001,
+) -> None:
+    """Stand in front of a server, pass everything through, and write down what was said."""
+    from replay.record import record as run_record
+
+    run_record(upstream, out, host=host, port=port)
+
+
+@app.command()
+def scrub(
+    raw: Annotated[list[Path], typer.Argument(help="raw recordings, one conversation log each")],
+    out: Annotated[Path, typer.Option(help="trace to write (.jsonl or .jsonl.zst)")],
+    skip_bad: SkipBad = False,
+) -> None:
+    """Turn raw recordings into one trace without text: structure, lengths and times only."""
+    from replay.commands import run_scrub
+
+    run_scrub(raw, out, skip_bad=skip_bad)
+
+
+@app.command("import")
+def import_(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="weka, mooncake or bailian")],
+    files: Annotated[list[Path], typer.Argument(help="files of that format")],
+    out: Annotated[Path, typer.Option(help="trace to write, or a folder for several")],
+    skip_bad: SkipBad = False,
+) -> None:
+    """Read a public trace and write it in our format."""
+    from replay.commands import run_import
+
+    run_import(format_, files, out, skip_bad=skip_bad)
+
+
+@app.command()
+def export(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="mooncake or bailian")],
+    trace: Annotated[str, typer.Argument(help="a trace, or `night`")],
+    out: Annotated[Path, typer.Option(help="file to write")],
+    block: Annotated[int | None, typer.Option(min=1, help="tokens of a block")] = None,
+) -> None:
+    """Write a trace in a public format, with hash ids of any block size."""
+    from replay.commands import run_export
+
+    run_export(format_, trace, out, block=block)
+
+
+@trace_app.command("show")
+def trace_show(traces: Traces, skip_bad: SkipBad = False, as_json: AsJson = False) -> None:
+    """Print what a trace holds: requests, kinds, tokens, growth, and the ideal reuse."""
+    from replay.commands import run_show
+
+    run_show(traces, skip_bad=skip_bad, as_json=as_json)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Entry point: bad input is one line and exit 2."""
+    try:
+        app(args=arguments, standalone_mode=True)
+    except BadInput as bad:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"moorage: {bad}", markup=False)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader of our output went away; there is nobody left to tell.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def print_json(data: Any) -> None:
+    """One JSON object on standard output."""
+    sys.stdout.write(json.dumps(data) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""The source itself: which way imports point, what is banned where, and that the README's tree is true.
+
+Method: read every Python file with ast; one test a rule, each also shown a file that breaks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("cache", "engine", "sim", "replay", "experiments")
+MAY_IMPORT = {
+    "cache": {"cache"},
+    "engine": {"cache", "engine"},
+    "sim": {"cache", "sim"},
+    "replay": {"cache", "engine", "sim", "replay"},
+    "experiments": {"cache", "engine", "sim", "replay", "experiments", "moorage"},
+}
+SIM_FROM_CACHE = {"cache.ports", "cache.types"}
+LINES_MAX = 300
+FUNCTION_LINES_MAX = 70
+
+WORLD = re.compile(r"\b(time|os|threading)\.\w|(?<![\w.])open\(|(?<![\w.])print\(|environ|getenv")
+EVERYWHERE = re.compile(r"except (Base)?Exception\b(?! as error:\n)|\bFIXME\b|\bTODO\b|\bXXX\b")
+UNSEEDED = re.compile(r"\brandom\.(random|randint|choice|shuffle|sample|randrange)\(")
+MODEL_WORDS = re.compile(
+    r"\b(hybrid|witness|gdn|gated|delta.?net|attention|qwen\w*|mtp|rope|conv|transformers?)\b", re.I
+)
+HOSTS = {"cache/host.py"}
+"""Where the real world may be touched."""
+OPENERS = {"replay/open.py", "replay/record.py"}
+RIGS = "experiments/night/"
+"""Drives real clients: processes, clocks and sockets are what it is for."""
+
+
+def modules() -> list[Path]:
+    return [
+        path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "node_modules" not in path.parts
+    ]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def code_of(source: str) -> str:
+    """The source without docstrings and comments."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [  # type: ignore[attr-defined]
+                item
+                for item in body
+                if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
+            ] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def imports(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield node.module or ""
+
+
+def wrong_imports(package: str, source: str) -> list[str]:
+    ours = [module for module in imports(source) if module.split(".")[0] in MAY_IMPORT]
+    wrong = [module for module in ours if module.split(".")[0] not in MAY_IMPORT[package]]
+    if package == "sim":
+        wrong += [m for m in ours if m.startswith("cache") and m not in SIM_FROM_CACHE]
+    return wrong
+
+
+def banned(path: str, source: str) -> list[str]:
+    code = code_of(source)
+    found = [m.group() for m in EVERYWHERE.finditer(source)]
+    found += [m.group() for m in UNSEEDED.finditer(code)]
+    if path not in HOSTS and path.split("/")[0] in ("cache", "engine", "sim"):
+        found += [m.group() for m in WORLD.finditer(code)]
+    if path.startswith("replay/") and path not in OPENERS:
+        found += [m.group() for m in WORLD.finditer(code) if m.group() != "environ"]
+    return found
+
+
+def long_functions(source: str) -> list[str]:
+    return [
+        f"{node.name} ({length} lines)"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+
+
+@pytest.mark.parametrize("path", modules(), ids=name)
+def test_a_module_keeps_the_house_rules(path: Path) -> None:
+    source, package = path.read_text(), name(path).split("/")[0]
+    assert wrong_imports(package, source) == []
+    if not name(path).startswith(RIGS):
+        assert banned(name(path), source) == []
+    assert long_functions(source) == []
+    assert len(source.splitlines()) <= LINES_MAX
+    assert ast.get_docstring(ast.parse(source)), "no docstring"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "cache").glob("*.py")), ids=name)
+def test_the_caches_know_no_model(path: Path) -> None:
+    assert MODEL_WORDS.findall(path.read_text()) == []
+
+
+def test_nothing_imports_the_experiments() -> None:
+    for path in modules():
+        if not name(path).startswith("experiments/"):
+            assert not [m for m in imports(path.read_text()) if m.startswith("experiments")], path
+
+
+def readme_tree() -> dict[str, str]:
+    """File to its line, as the README's tree has them."""
+    block = (ROOT / "README.md").read_text().split("```tree\n")[1].split("```")[0]
+    lines, folder, tree = block.splitlines(), "", {}
+    for line in lines:
+        if not line.startswith(" "):
+            folder = line.split()[0]
+        found = re.match(r"  (\S+\.py)\s+(.+)", line)
+        if found:
+            tree[folder + found.group(1)] = found.group(2)
+        elif not line.startswith(" ") and (root := re.match(r"(\S+\.py)\s+(.+)", line)):
+            tree[root.group(1)] = root.group(2)
+    return tree
+
+
+def first_line(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return docstring.splitlines()[0].rstrip(".")
+
+
+def test_the_readmes_tree_lists_every_module_with_its_own_first_line() -> None:
+    tree = readme_tree()
+    wanted = {
+        name(path): first_line(path)
+        for path in [*modules(), ROOT / "moorage.py"]
+        if path.name != "__init__.py"
+    }
+    assert {file: line.rstrip(".") for file, line in tree.items()} == wanted
+
+
+def test_every_test_file_says_its_goal_and_method() -> None:
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert "Method:" in docstring, path
+
+
+def test_every_module_has_a_test_file() -> None:
+    """One test file a module, or the module is named in another test file's docstring or imports."""
+    tested = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    for path in modules():
+        if path.name == "__init__.py" or name(path).startswith(RIGS):
+            continue
+        module = name(path)[:-3].replace("/", ".")
+        assert module in tested, f"no test imports {module}"
+
+
+# canaries: a file that breaks a rule is seen
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("cache", "from engine.turn import turn"),
+        ("engine", "import replay.trace"),
+        ("sim", "from cache.stack import Stack"),
+        ("replay", "from experiments import night"),
+    ],
+)
+def test_canary_import_the_wrong_way(package: str, source: str) -> None:
+    assert wrong_imports(package, source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\nnow = time.monotonic()",
+        "import os\nos.remove('x')",
+        "data = open('x').read()",
+        "print('x')",
+        "import random\nrandom.shuffle([])",
+        "try:\n    pass\nexcept Exception:\n    pass",
+        "x = 1  # " + "TO" + "DO later",
+    ],
+)
+def test_canary_banned_call(source: str) -> None:
+    assert banned("cache/some.py", source)
+
+
+def test_canary_long_function_and_model_word() -> None:
+    assert long_functions("def f():\n" + "    x = 1\n" * 71)
+    assert MODEL_WORDS.findall("the gdn state")
