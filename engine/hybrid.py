@@ -1,0 +1,221 @@
+"""Hybrid engine: gated delta net and attention layers behind the Model port.
+
+Sections: `gdn.S` [gdn layers, value heads, key_dim, value_dim] float32; `gdn.conv` [gdn layers,
+channels, 3]; `draft.h` [hidden], the last absorbed position's hidden, which the draft layer reads
+with the next token. Views: `K`, `V` [attention layers, kv heads, window, head_dim] and `draft.K`,
+`draft.V` [kv heads, window, head_dim]. All but the state are in the model's dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+
+from cache.types import CacheState, Cost, Ids, Manifest, Section, View
+from engine.adapter import Engine
+from engine.config import HybridConfig
+from engine.layers.decoder import Decoder, RunDelta
+from engine.layers.delta_net import DeltaNet, Held
+from engine.layers.rope import Rope
+from engine.machine import libraries
+from engine.weights import random_weights
+
+_FILES = (
+    "engine/adapter.py",
+    "engine/config.py",
+    "engine/hybrid.py",
+    "engine/layers/attention.py",
+    "engine/layers/conv.py",
+    "engine/layers/decoder.py",
+    "engine/layers/delta_net.py",
+    "engine/layers/delta_rule.py",
+    "engine/layers/draft.py",
+    "engine/layers/mlp.py",
+    "engine/layers/norm.py",
+    "engine/layers/rope.py",
+    "engine/weights.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A verified block: what the sections need to absorb its first tokens."""
+
+    held: list[Held]
+    hidden: torch.Tensor
+    """[block, hidden], after the final norm."""
+
+
+class Hybrid(Engine):
+    """One sequence of a hybrid model. Any token ids in [0, vocab) may follow any others."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        grid: int,
+        window: int,
+        cost: Cost | None = None,
+        block_logits: bool = True,
+    ) -> None:
+        """`cost` replaces the real bytes (a replay counts a board's).
+
+        Without `block_logits` verify returns an empty (0, vocab) tensor: a forced replay reads
+        none, and over a large vocabulary they cost more than all the layers of a narrow model.
+        """
+        super().__init__(grid, window)
+        config = decoder.config
+        self.vocab = config.vocab
+        self.decoder = decoder
+        self._cost = cost
+        self._block_logits = block_logits
+        dtype = config.torch_dtype
+        rows = (config.kv_heads, window, config.head_dim)
+        heads = (config.delta_layers, config.value_heads, config.key_dim, config.value_dim)
+        self._state = torch.zeros(heads, dtype=torch.float32)
+        tail = (config.delta_layers, config.channels, config.conv_kernel - 1)
+        self._tail = torch.zeros(tail, dtype=dtype)
+        self._keys = torch.zeros((config.attention_layers, *rows), dtype=dtype)
+        self._values = torch.zeros((config.attention_layers, *rows), dtype=dtype)
+        self._hidden = torch.zeros(config.hidden, dtype=dtype)
+        self._draft_keys = torch.zeros(rows if config.draft else 0, dtype=dtype)
+        self._draft_values = torch.zeros(rows if config.draft else 0, dtype=dtype)
+        self._rope = Rope(config.rotary_dim, config.rope_theta, window, dtype)
+        self._last: Block | None = None
+
+    @classmethod
+    def random(
+        cls,
+        config: HybridConfig,
+        seed: int,
+        *,
+        grid: int,
+        window: int,
+        cost: Cost | None = None,
+        block_logits: bool = True,
+    ) -> Hybrid:
+        """An engine over weights drawn from `seed`."""
+        decoder = Decoder(random_weights(config, seed))
+        return cls(decoder, grid=grid, window=window, cost=cost, block_logits=block_logits)
+
+    def twin(self, window: int) -> Hybrid:
+        """An empty engine over the same weights with buffers of its own."""
+        return Hybrid(
+            self.decoder,
+            grid=self.grid,
+            window=window,
+            cost=self._cost,
+            block_logits=self._block_logits,
+        )
+
+    # the Model port
+
+    def cache_state(self) -> CacheState:
+        """The live tensors; the same ones at every call."""
+        sections = [Section("gdn.S", self._state), Section("gdn.conv", self._tail)]
+        views = [View("K", self._keys, 2), View("V", self._values, 2)]
+        if self.decoder.draft:
+            sections.append(Section("draft.h", self._hidden))
+            views += [View("draft.K", self._draft_keys, 1), View("draft.V", self._draft_values, 1)]
+        return CacheState(tuple(sections), tuple(views))
+
+    def cost(self) -> Cost:
+        """Real bytes unless the constructor was given others."""
+        if self._cost is not None:
+            return self._cost
+        state, config = self.cache_state(), self.decoder.config
+        # The widest moment of a chunk: a delta net layer with projections, inner chunks and scores
+        # in float32; and the logits of one row.
+        wide = 6 * config.channels + 4 * config.value_heads * (config.value_dim + 64)
+        wide += 4 * config.hidden + 3 * config.intermediate
+        return Cost(
+            row_bytes=sum(view.tensor.nbytes for view in state.views) // self.window,
+            anchor_bytes=sum(section.tensor.nbytes for section in state.sections),
+            workspace_floor_bytes=4 * (self.grid * wide + config.vocab),
+        )
+
+    def manifest(self) -> Manifest:
+        """What computes stored rows; the window does not."""
+        config = self.decoder.config
+        knobs = {field.name: str(getattr(config, field.name)) for field in fields(config)}
+        return Manifest(_FILES, knobs, self.decoder.recipe, self.grid, libraries())
+
+    # forward
+
+    @torch.inference_mode()
+    def draft(self, token: int, count: int) -> list[int]:
+        """Greedy guesses of the draft layer, fed with its own hidden; [] when there is none.
+
+        Writes only its rows at and past `length`, which the next verify overwrites.
+        """
+        layer = self.decoder.draft
+        if layer is None:
+            return []
+        # With a commit pending the newest hidden is still in the block.
+        pending = self._last if self.pending else None
+        newest = pending.hidden[self.pending - 1] if pending else self._hidden
+        hidden, guesses = newest[None], list[int]()
+        for at in range(self.length, min(self.length + count, self.window)):
+            embedded = self.decoder.embed(torch.tensor([token]))
+            rows = self._draft_keys, self._draft_values
+            hidden = layer.step(embedded, hidden, at, *rows, self._rope)
+            token = int(self.decoder.logits(hidden)[0].argmax())
+            guesses.append(token)
+        return guesses
+
+    @torch.inference_mode()
+    def _chunk(self, ids: Ids) -> torch.Tensor:
+        def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
+            return layer.chunk(x, self._state[at], self._tail[at])
+
+        hidden = self._forward(ids, self.length, run)
+        self._hidden.copy_(hidden[-1])
+        self._last = None
+        return self.decoder.logits(hidden[-1:])[0]
+
+    @torch.inference_mode()
+    def _verify(self, ids: Ids, folded: int) -> torch.Tensor:
+        if folded:
+            self._absorb(folded)
+        held: list[Held] = []
+
+        def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
+            out, kept = layer.block(x, self._state[at], self._tail[at])
+            held.append(kept)
+            return out
+
+        hidden = self._forward(ids, self.length, run)
+        self._last = Block(held, hidden)
+        return self.decoder.logits(hidden if self._block_logits else hidden[:0])
+
+    @torch.inference_mode()
+    def _land(self, count: int) -> None:
+        self._absorb(count)
+
+    def _forward(self, ids: Ids, start: int, run: RunDelta) -> torch.Tensor:
+        """Hiddens of `ids` at [start, start + n); writes the rows of every attention layer."""
+        decoder, rope = self.decoder, self._rope
+        embedded = decoder.embed(torch.from_numpy(np.array(ids, np.int64)))
+        hidden = decoder.forward(embedded, start, run, self._keys, self._values, rope)
+        if decoder.draft:
+            before = torch.cat((self._hidden[None], hidden[:-1]))
+            rows = self._draft_keys, self._draft_values
+            decoder.draft.rows(embedded, before, start, *rows, rope)
+        return hidden
+
+    def _absorb(self, count: int) -> None:
+        """Let the sections take in the last block's first `count` tokens."""
+        assert self._last is not None
+        for at, layer in enumerate(self.decoder.deltas):
+            layer.absorb(self._last.held[at], count, self._state[at], self._tail[at])
+        self._hidden.copy_(self._last.hidden[count - 1])
+
+    def _clear(self) -> None:
+        for section in self.cache_state().sections:
+            section.tensor.zero_()
+
+    def _rebuild(self, length: int) -> None:
+        # Nothing is derived from rows; the block belonged to the sequence that was replaced.
+        self._last = None

@@ -1,0 +1,97 @@
+"""Full attention: grouped heads, q and k norms, partial rotary positions, output gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+
+from engine.config import HybridConfig
+from engine.layers.norm import centred, rms, rounded
+from engine.layers.rope import Rope
+
+
+class Attention:
+    """One layer's weights. Rows live in `keys` and `values`, each [kv heads, window, head_dim]."""
+
+    def __init__(self, config: HybridConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+        """`tensors` by their names inside `self_attn.`."""
+        self._q_heads, self._kv_heads = config.q_heads, config.kv_heads
+        self._head = config.head_dim
+        heads = (config.q_heads + config.kv_heads, config.kv_heads, config.q_heads)
+        self._splits = [count * config.head_dim for count in heads]
+        q, gate = _split_gate(tensors["q_proj.weight"], config.q_heads)
+        k, v = tensors["k_proj.weight"], tensors["v_proj.weight"]
+        # In this order queries and keys are one block for norm and rotation, keys and values
+        # another for the rows alone.
+        self._in = torch.cat((q, k, v, gate))
+        self._kv = self._in[len(q) : len(q) + 2 * len(k)]
+        self._out = tensors["o_proj.weight"]
+        self._key_norm = centred(tensors["k_norm.weight"], config.rms_eps)
+        # Queries and keys go through one norm, in which every head has its own weights.
+        scales = [1.0 + tensors[f"{name}.weight"].float() for name in ("q_norm", "k_norm")]
+        counts = torch.tensor([config.q_heads, config.kv_heads])
+        self._norm = rms(torch.stack(scales).repeat_interleave(counts, dim=0), config.rms_eps)
+
+    def __call__(
+        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, rope: Rope
+    ) -> torch.Tensor:
+        """Forward x [n, hidden] at positions [start, start + n), whose rows are written first."""
+        n, heads = len(x), self._q_heads + self._kv_heads
+        pair, v, gate = torch.split_with_sizes(F.linear(x, self._in), self._splits, -1)
+        turned = rope(self._norm(pair.view(n, heads, self._head)), start)
+        q, k = torch.split_with_sizes(turned, (self._q_heads, self._kv_heads), 1)
+        self._write(k, v, start, keys, values)
+        grouped = q.view(n, self._kv_heads, -1, self._head).permute(1, 2, 0, 3)
+        mixed = attend(grouped, start, keys, values).permute(2, 0, 1, 3).reshape(n, -1)
+        return F.linear(mixed * gate.sigmoid(), self._out)
+
+    def rows(
+        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, rope: Rope
+    ) -> None:
+        """Write the rows of x [n, hidden] at positions [start, start + n) and nothing more."""
+        k, v = F.linear(x, self._kv).chunk(2, dim=-1)
+        shaped = k.view(len(x), self._kv_heads, self._head)
+        self._write(rope(self._key_norm(shaped), start), v, start, keys, values)
+
+    def _write(
+        self, k: torch.Tensor, v: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        stop = start + len(k)
+        keys[:, start:stop] = k.transpose(0, 1)
+        values[:, start:stop] = v.view(-1, self._kv_heads, self._head).transpose(0, 1)
+
+
+def _split_gate(weight: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The published q_proj holds, head by head, the query's rows and then the gate's."""
+    q, gate = weight.view(heads, 2, -1, weight.shape[1]).unbind(1)
+    return q.flatten(0, 1), gate.flatten(0, 1)
+
+
+def attend(q: torch.Tensor, past: int, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Causal attention of q [kv heads, group, n, head_dim] at positions [past, past + n).
+
+    Every query sees all of the past, so that part needs no mask: it is attended apart from the
+    block's own rows, and the two are weighed by their log-sum-exp. That reads each key once and
+    makes no [n, past] mask. The key lengths passed are those of the grid, never the window's.
+    """
+    n, stop = q.shape[2], past + q.shape[2]
+    if n == 1 or past == 0:
+        return _flash(q, keys[:, :stop], values[:, :stop], causal=n > 1)[0]
+    old, old_weight = _flash(q, keys[:, :past], values[:, :past], causal=False)
+    new, new_weight = _flash(q, keys[:, past:stop], values[:, past:stop], causal=True)
+    share = (old_weight - new_weight).sigmoid_().unsqueeze(3)
+    return rounded(torch.lerp(new.float(), old.float(), share), q)
+
+
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(output, log-sum-exp of the scores, float32). The kv heads are the kernel's batch axis, so
+    that the query heads of a group can share k and v [kv heads, n, head_dim] without a copy.
+    """
+    shared = (-1, q.shape[1], -1, -1)
+    k, v = k.unsqueeze(1).expand(shared), v.unsqueeze(1).expand(shared)
+    out, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    return out, weight

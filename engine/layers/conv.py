@@ -1,0 +1,32 @@
+"""Causal depthwise convolution that carries the last columns before its input as a tail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from engine.layers.norm import rounded
+
+
+def causal_conv(
+    rows: torch.Tensor, tail: torch.Tensor, taps: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """silu(conv(rows)) and the rows with the tail in front, from which the next tail is cut.
+
+    rows [n, channels]; tail [channels, kernel - 1], the columns before rows, oldest first; taps
+    kernel times [channels], float32. Returns [n, channels] and [kernel - 1 + n, channels] in rows'
+    dtype. The sum is taken in float32, oldest tap first, and rounded before silu.
+    """
+    joined = torch.cat((tail.t(), rows))
+    wide, n = joined.float(), len(rows)
+    total = wide[:n] * taps[0]
+    for at, tap in enumerate(taps[1:], 1):
+        total.addcmul_(wide[at : at + n], tap)
+    return F.silu(rounded(total, rows)), joined
+
+
+def next_tail(joined: torch.Tensor, count: int, kernel: int) -> torch.Tensor:
+    """The tail [channels, kernel - 1] once `count` rows behind the old tail are absorbed."""
+    return joined[count : count + kernel - 1].t()

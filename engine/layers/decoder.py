@@ -1,0 +1,86 @@
+"""The layers in order over one set of weights; sequences bring their own state and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from engine.config import HybridConfig
+from engine.layers.attention import Attention
+from engine.layers.delta_net import DeltaNet
+from engine.layers.draft import Draft, under
+from engine.layers.mlp import Mlp
+from engine.layers.norm import centred
+from engine.layers.rope import Rope
+from engine.weights import Weights
+
+RunDelta = Callable[[int, DeltaNet, torch.Tensor], torch.Tensor]
+"""Runs the delta net layer of that number (counting such layers only) over normed rows."""
+
+
+class Layer:
+    """A mixer, gated delta net or attention, and an MLP, each behind its norm."""
+
+    def __init__(self, config: HybridConfig, tensors: dict[str, torch.Tensor], attention: bool):
+        self.mixer: DeltaNet | Attention = (
+            Attention(config, under(tensors, "self_attn."))
+            if attention
+            else DeltaNet(config, under(tensors, "linear_attn."))
+        )
+        self.mlp = Mlp(under(tensors, "mlp."))
+        self.before = centred(tensors["input_layernorm.weight"], config.rms_eps)
+        self.after = centred(tensors["post_attention_layernorm.weight"], config.rms_eps)
+
+
+class Decoder:
+    """The whole model without any sequence: it is never written to, so engines share it."""
+
+    def __init__(self, weights: Weights) -> None:
+        config, tensors = weights.config, weights.tensors
+        self.config = config
+        self.recipe = weights.recipe
+        self._embed = tensors["model.embed_tokens.weight"]
+        self._head = self._embed if config.tie_embeddings else tensors["lm_head.weight"]
+        self._norm = centred(tensors["model.norm.weight"], config.rms_eps)
+        self.layers = [
+            Layer(config, under(tensors, f"model.layers.{at}."), config.is_attention(at))
+            for at in range(config.layers)
+        ]
+        self.deltas = [at.mixer for at in self.layers if isinstance(at.mixer, DeltaNet)]
+        self.draft = Draft(config, under(tensors, "mtp.")) if config.draft else None
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows [n, hidden] of n token ids."""
+        return F.embedding(ids, self._embed)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        start: int,
+        run_delta: RunDelta,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        rope: Rope,
+    ) -> torch.Tensor:
+        """The hiddens [n, hidden] after the final norm, of embedded rows at [start, start + n).
+
+        `keys`, `values` [attention layers, kv heads, window, head_dim] get the new rows.
+        """
+        deltas = attentions = 0
+        for layer in self.layers:
+            normed = layer.before(x)
+            if isinstance(layer.mixer, Attention):
+                at = attentions
+                x = x + layer.mixer(normed, start, keys[at], values[at], rope)
+                attentions += 1
+            else:
+                x = x + run_delta(deltas, layer.mixer, normed)
+                deltas += 1
+            x = x + layer.mlp(layer.after(x))
+        return self._norm(x)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocab] of hiddens [n, hidden], in the model's dtype."""
+        return F.linear(hidden, self._head)

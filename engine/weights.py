@@ -1,0 +1,175 @@
+"""Weights of the hybrid model by their published tensor names: random, from a dict, from files.
+
+Sources: the names and shapes are those of the Qwen3.5 text checkpoints (`model.*`, `lm_head.*`) and
+of their multi-token-prediction layer (`mtp.*`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from engine.config import BadCheckpoint, HybridConfig
+
+Shape = tuple[int, ...]
+
+# Multimodal checkpoints keep the text model one level down.
+_NESTED = "model.language_model."
+
+# The slowest and the fastest head forget at these rates a token. The usual initialisation forgets
+# within a token, and a wrong state would leave no trace in the logits.
+DECAY_SLOWEST, DECAY_FASTEST = 0.001, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A complete set of tensors for `config`, checked, in the config's dtype.
+
+    `A_log` and `dt_bias` keep the dtype they were stored in: they are only ever used in float32.
+    """
+
+    config: HybridConfig
+    tensors: Mapping[str, torch.Tensor]
+    recipe: str
+    """How to get the same bits again: a seed, or a digest of the content."""
+
+
+def expected_shapes(config: HybridConfig) -> dict[str, Shape]:
+    """Name and shape of every tensor that `config` needs."""
+    hidden = config.hidden
+    shapes: dict[str, Shape] = {"model.embed_tokens.weight": (config.vocab, hidden)}
+    for layer in range(config.layers):
+        shapes |= _layer_shapes(config, f"model.layers.{layer}.", config.is_attention(layer))
+    shapes["model.norm.weight"] = (hidden,)
+    if not config.tie_embeddings:
+        shapes["lm_head.weight"] = (config.vocab, hidden)
+    if config.draft:
+        shapes["mtp.fc.weight"] = (hidden, 2 * hidden)
+        shapes |= _layer_shapes(config, "mtp.layers.0.", attention=True)
+        for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+            shapes[f"mtp.{name}.weight"] = (hidden,)
+    return shapes
+
+
+def _layer_shapes(config: HybridConfig, prefix: str, attention: bool) -> dict[str, Shape]:
+    hidden, inner, head = config.hidden, config.intermediate, config.head_dim
+    queries, keys = config.q_heads * head, config.kv_heads * head
+    values = config.value_heads * config.value_dim
+    shapes: dict[str, Shape] = {"input_layernorm.weight": (hidden,)}
+    if attention:
+        shapes |= {
+            "self_attn.q_proj.weight": (2 * queries, hidden),
+            "self_attn.k_proj.weight": (keys, hidden),
+            "self_attn.v_proj.weight": (keys, hidden),
+            "self_attn.o_proj.weight": (hidden, queries),
+            "self_attn.q_norm.weight": (head,),
+            "self_attn.k_norm.weight": (head,),
+        }
+    else:
+        shapes |= {
+            "linear_attn.in_proj_qkv.weight": (config.channels, hidden),
+            "linear_attn.in_proj_z.weight": (values, hidden),
+            "linear_attn.in_proj_b.weight": (config.value_heads, hidden),
+            "linear_attn.in_proj_a.weight": (config.value_heads, hidden),
+            "linear_attn.conv1d.weight": (config.channels, 1, config.conv_kernel),
+            "linear_attn.A_log": (config.value_heads,),
+            "linear_attn.dt_bias": (config.value_heads,),
+            "linear_attn.norm.weight": (config.value_dim,),
+            "linear_attn.out_proj.weight": (hidden, values),
+        }
+    shapes |= {
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def random_weights(config: HybridConfig, seed: int) -> Weights:
+    """Weights drawn in float32 from `seed`, then rounded to the config's dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        name: _draw(name, shape, generator).to(config.torch_dtype)
+        for name, shape in expected_shapes(config).items()
+    }
+    return Weights(config, tensors, f"random seed={seed}")
+
+
+def _draw(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
+    if name.endswith(("A_log", "dt_bias")):
+        return _draw_decay(name, shape, generator)
+    noise = torch.empty(shape).normal_(generator=generator)
+    if name.endswith("linear_attn.norm.weight"):
+        return 1.0 + 0.1 * noise
+    if "norm" in name:
+        return 0.1 * noise
+    # in_proj_a moves the decay of a token around its head's own rate; half keeps it within a factor
+    # of about three.
+    scale = 0.5 if name.endswith("in_proj_a.weight") else 1.0
+    return noise * (scale / math.sqrt(shape[-1]))
+
+
+def _draw_decay(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
+    """A token decays a head's state by exp(-exp(A_log) * softplus(a + dt_bias)).
+
+    A is 4 for every head (the middle of the usual range), so dt_bias alone sets the rate.
+    """
+    if name.endswith("A_log"):
+        return torch.full(shape, math.log(4.0))
+    low, high = math.log(DECAY_SLOWEST), math.log(DECAY_FASTEST)
+    rate = torch.empty(shape).uniform_(low, high, generator=generator).exp()
+    return torch.log(torch.expm1(rate / 4.0))
+
+
+def weights_from(
+    config: HybridConfig, tensors: Mapping[str, torch.Tensor], recipe: str | None = None
+) -> Weights:
+    """Check `tensors` against `config` and cast them; without a recipe the content is digested.
+
+    Tensors that the config has no use for (vision, a draft layer when `draft` is off) are left out.
+    Raises BadCheckpoint naming the first tensor that is missing or misshapen.
+    """
+    plain = {
+        "model." + name.removeprefix(_NESTED) if name.startswith(_NESTED) else name: tensor
+        for name, tensor in tensors.items()
+    }
+    kept: dict[str, torch.Tensor] = {}
+    for name, shape in expected_shapes(config).items():
+        if name not in plain:
+            raise BadCheckpoint(f"weights: {name} is missing")
+        tensor = plain[name].detach()
+        if tuple(tensor.shape) != shape:
+            raise BadCheckpoint(f"weights: {name} is {tuple(tensor.shape)}, not {shape}")
+        if not tensor.is_floating_point():
+            raise BadCheckpoint(f"weights: {name} is {tensor.dtype}, not a floating-point type")
+        as_stored = name.endswith(("A_log", "dt_bias"))
+        kept[name] = tensor if as_stored else tensor.to(config.torch_dtype)
+    return Weights(config, kept, recipe or f"sha256 {digest(kept)}")
+
+
+def read_safetensors(config: HybridConfig, files: Sequence[str]) -> Weights:
+    """Weights from safetensors files that together hold every tensor."""
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise BadCheckpoint(f"{file}: {str(error).splitlines()[0]}") from error
+    return weights_from(config, tensors)
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, in the order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.view(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
