@@ -149,6 +149,9 @@ class BlockIdeal:
     def __init__(self, block: int) -> None:
         self._block = block
         self._known: set[int] = set()
+        self._ends: set[tuple[int, int]] = set()
+        """Prompts with a partial last block, by hash and its length: the two families of hashes
+        must not be mixed."""
         self.reusable = 0
         """Prompt tokens that earlier prompts had left in the cache."""
         self.total = 0
@@ -162,10 +165,10 @@ class BlockIdeal:
         rest = ids[len(hashes) * self._block :]
         if len(rest):
             start = hashes[-1] if hashes else 0
-            last = int(prefix_hashes(rest, start)[-1])
-            if known == len(hashes) and last in self._known:
+            end = (int(prefix_hashes(rest, start)[-1]), len(rest))
+            if known == len(hashes) and end in self._ends:
                 reusable = len(ids)
-            self._known.add(last)
+            self._ends.add(end)
         self._known.update(hashes[known:])
         self.reusable += reusable
         self.total += len(ids)

@@ -107,7 +107,8 @@ def trace_lines(trace: Trace) -> Iterator[str]:
     """A trace's lines: the header, then a line a request."""
     header = trace.header
     assert not header.extra.keys() & set(_HEADER)
-    known = {key: getattr(header, key) for key in _HEADER[2:] if getattr(header, key)}
+    values = {key: getattr(header, key) for key in _HEADER[2:]}
+    known = {key: value for key, value in values.items() if value != getattr(Header(), key)}
     yield _json({"format": FORMAT, "version": VERSION} | known | dict(header.extra))
     expected = 0
     for request in trace.requests:
@@ -139,7 +140,7 @@ def _header(row: Fields) -> Header:
     for client, version in clients.items():
         if not isinstance(version, str):
             raise Malformed(f"the version of client {client!r} is not a string")
-    timing = row.text("timing", Header.timing)
+    timing = row.text("timing", Header().timing)
     if timing not in ("recorded", "synthetic"):
         raise Malformed(f"'timing' is neither recorded nor synthetic: {shown(timing)}")
     tokenizer, licence = row.text("tokenizer", ""), row.text("licence", "")

@@ -15,6 +15,8 @@ from replay.tracefile import read_trace
 Reader = Callable[[Path, OnBad], Trace]
 
 FORMATS = ("moorage", "weka", "mooncake", "bailian", "raw")
+_RECORDER = "moorage.raw"
+"""`format` of our recorder's lines."""
 _HEAD_BYTES = 1 << 16
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
 
@@ -26,14 +28,14 @@ def detect(path: Path) -> str:
         raise BadInput(str(path), None, "the file is empty")
     keys = top_keys(head)
     if "format" in keys:
-        return "moorage"
-    if "hash_id_scope" in keys or {"block_size", "requests"} <= keys:
+        return "raw" if keys["format"] == _RECORDER else "moorage"
+    if "hash_id_scope" in keys or {"block_size", "requests"} <= keys.keys():
         return "weka"
     if "chat_id" in keys:
         return "bailian"
     if "kind" in keys:
         return "raw"
-    if keys & {"input_length", "text_input", "messages", "payload"}:
+    if keys.keys() & {"input_length", "text_input", "messages", "payload"}:
         return "mooncake"
     raise BadInput(str(path), 1, f"the format is none of {', '.join(FORMATS)}")
 
@@ -76,26 +78,30 @@ def read_traces(
     return traces
 
 
-def top_keys(head: str) -> set[str]:
-    """Keys of the object that `head` begins with; the text may be cut anywhere."""
-    keys: set[str] = set()
-    depth, key = 0, None
+def top_keys(head: str) -> dict[str, str | None]:
+    """Keys of the object that `head` begins with, and their values where those are strings.
+
+    The text may be cut anywhere: a document can be many megabytes in one line.
+    """
+    found: dict[str, str | None] = {}
+    depth, last, key = 0, "", ""
     if not head.lstrip().startswith("{"):
-        return keys
-    for found in _TOKEN.finditer(head):
-        token = found.group()
+        return found
+    for match in _TOKEN.finditer(head):
+        token = match.group()
         if token in "{[":
-            depth, key = depth + 1, None
+            depth += 1
         elif token in "}]":
             depth -= 1
             if not depth:
                 break
-        elif token.startswith('"'):
-            key = token if depth == 1 else None
-        elif token == ":" and depth == 1 and key is not None:
-            keys.add(_unquoted(key))
-            key = None
-    return keys
+        elif token == ":" and depth == 1 and last.startswith('"'):
+            key = _unquoted(last)
+            found[key] = None
+        elif last == ":" and depth == 1 and token.startswith('"'):
+            found[key] = _unquoted(token)
+        last = token
+    return found
 
 
 def _unquoted(token: str) -> str:
