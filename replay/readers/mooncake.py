@@ -4,6 +4,7 @@ Keys: `timestamp` (ms), `input_length`, `output_length`, `hash_ids` (a block eac
 partial). AIPerf adds `session_id` and `delay` (ms after the session's previous answer): lines of a
 session carry only what a turn adds, and its prompt is all that went before plus that. `text_input`,
 `messages` and `payload` are text, which needs a tokenizer; they are read only beside a length.
+A line without a time arrives `delay` after the line of its session before it, a first one at 0.
 """
 
 from __future__ import annotations
