@@ -21,8 +21,9 @@ def lines(trace: Trace, block: int = BLOCK) -> Iterator[str]:
     """The lines of a Bailian file: a chat's parent is the last request of its session before it."""
     last: dict[str, tuple[int, int]] = {}
     for request, ids in prompts_in_blocks(trace, block):
-        parent, turns = last.get(request.session, (-1, 0)) if request.session else (-1, 0)
+        parent, turns = -1, 0
         if request.session is not None:
+            parent, turns = last.get(request.session, (-1, 0))
             last[request.session] = (request.number, turns + 1)
         row = {
             "chat_id": request.number,
