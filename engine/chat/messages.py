@@ -1,0 +1,208 @@
+"""Chat messages as pieces in the order they are written, from the shapes clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from engine.chat.arguments import Parameters, parameters
+
+FINISHED = frozenset({"stop", "tool_calls", "function_call", "content_filter"})
+"""Finish reasons after which the model has written its end token; `length` is none."""
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+"""Roles that clients use, and what each is rendered as."""
+REASONING_KEYS = ("reasoning_content", "reasoning")
+"""Fields in which clients send earlier reasoning back; the first that holds text counts."""
+
+
+class ChatError(ValueError):
+    """A request that can't be rendered; the text says which message and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A stretch of reasoning or of content."""
+
+    kind: Literal["reasoning", "content"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """A tool call the way the template writes it."""
+
+    parameters: tuple[tuple[str, str], ...]
+    cut_name: str | None
+    rest: str
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call; `arguments` is its JSON text as it was sent."""
+
+    name: str
+    arguments: str
+    id: str = ""
+    cut: bool = False
+    """The answer ended inside this call."""
+    kind: Literal["call"] = "call"
+
+    def view(self) -> CallView:
+        """Parameters in order; a call that was not cut is closed, whatever its arguments are."""
+        read: Parameters = parameters(self.arguments)
+        if self.cut and not read.complete:
+            return CallView(read.whole, read.cut_name, read.rest, closed=False)
+        if read.cut_name is not None:
+            whole = (*read.whole, (read.cut_name, read.rest))
+            return CallView(whole, None, "", closed=True)
+        return CallView(read.whole, None, read.rest, closed=True)
+
+
+Piece = Say | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; an assistant's pieces may hold calls, other roles' are content only."""
+
+    role: Role
+    pieces: tuple[Piece, ...]
+    open: bool = False
+    """An assistant message that is continued instead of closed; only a last one can be."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The content texts, in order."""
+        return tuple(p.text for p in self.pieces if isinstance(p, Say) and p.kind == "content")
+
+    @property
+    def content(self) -> str:
+        """All content."""
+        return "".join(self.texts)
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning."""
+        return "".join(p.text for p in self.pieces if isinstance(p, Say) and p.kind == "reasoning")
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The tool calls, in order."""
+        return tuple(p for p in self.pieces if isinstance(p, Call))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model answered, in the order it wrote it; a cut reply holds what was delivered."""
+
+    pieces: tuple[Piece, ...]
+    finish: str = "stop"
+    """The finish reason it ended with, or would have."""
+    aborted: bool = False
+    """The client hung up before the end."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model wrote its end token."""
+        return not self.aborted and self.finish in FINISHED
+
+    @property
+    def message(self) -> Message:
+        """The reply as a message: neighbours of one kind joined, what is empty left out.
+
+        Open unless it ended; a call that stands last in an open one was cut.
+        """
+        pieces = merged(self.pieces)
+        if not self.ended and pieces and isinstance(pieces[-1], Call):
+            pieces = (*pieces[:-1], replace(pieces[-1], cut=True))
+        return Message("assistant", pieces, open=not self.ended)
+
+
+def merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """Neighbouring texts of one kind joined, empty texts left out."""
+    out: list[Piece] = []
+    for piece in pieces:
+        last = out[-1] if out else None
+        if isinstance(piece, Call):
+            out.append(piece)
+        elif isinstance(last, Say) and last.kind == piece.kind:
+            out[-1] = Say(piece.kind, last.text + piece.text)
+        elif piece.text:
+            out.append(piece)
+    return tuple(out)
+
+
+def messages_of(messages: Any) -> tuple[Message, ...]:
+    """The `messages` of a chat completion request; raises ChatError.
+
+    Content is a string, nothing, or a list of text parts, which stay apart: a part that comes and
+    goes must not change how its neighbours tokenise.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        raise ChatError("messages are missing or empty")
+    return tuple(_message(message, number) for number, message in enumerate(messages))
+
+
+def tools_of(tools: Any) -> tuple[Mapping[str, Any], ...]:
+    """The `tools` of a request, in order; raises ChatError."""
+    if tools is None:
+        return ()
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise ChatError("tools are not a list of objects")
+    return tuple(tools)
+
+
+def _message(message: Any, number: int) -> Message:
+    if not isinstance(message, Mapping):
+        raise ChatError(f"message {number} is not an object")
+    role = ROLES.get(str(message.get("role")))
+    if role is None:
+        raise ChatError(f"message {number} has the unknown role {str(message.get('role'))!r}")
+    pieces: list[Piece] = []
+    if role == "assistant":
+        texts = (message.get(key) for key in REASONING_KEYS)
+        reasoning = next((text for text in texts if isinstance(text, str) and text), "")
+        pieces.append(Say("reasoning", reasoning))
+    pieces += [Say("content", text) for text in _texts(message.get("content"), number)]
+    if role == "assistant":
+        pieces += _calls(message.get("tool_calls"), number)
+    return Message(role, tuple(p for p in pieces if isinstance(p, Call) or p.text))
+
+
+def _texts(content: Any, number: int) -> list[str]:
+    """A message's texts, a part each."""
+    if content is None or isinstance(content, str):
+        return [content or ""]
+    if not isinstance(content, list):
+        raise ChatError(f"message {number} has content that is neither text nor parts")
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise ChatError(f"message {number} has a content part of type {str(kind)!r}")
+        texts.append(part["text"])
+    return texts
+
+
+def _calls(calls: Any, number: int) -> list[Call]:
+    """An assistant message's tool calls."""
+    out = []
+    for call in calls or ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ChatError(f"message {number} has a tool call without a function name")
+        arguments = function.get("arguments") or ""
+        if not isinstance(arguments, str):
+            raise ChatError(f"message {number} has tool arguments that are no text")
+        out.append(Call(function["name"], arguments, str(call.get("id") or "")))
+    return out
