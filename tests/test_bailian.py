@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from traces import small, traces
 
+import replay.writers.bailian as writer
 from replay.bad import BadInput
 from replay.ideal import ideal_by_blocks
 from replay.readers.bailian import read
 from replay.trace import FRESH, TEXT, Header, Run, Trace
-from replay.writers import bailian as writer
 
 LINE = {
     "chat_id": 159,

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from traces import small, traces
 
+import replay.writers.mooncake as writer
 from replay.bad import BadInput
 from replay.ideal import ideal_by_blocks
 from replay.readers.mooncake import read
 from replay.trace import FRESH, TEXT, Header, Run, Trace
-from replay.writers import mooncake as writer
 
 LINE = {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
 
