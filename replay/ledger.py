@@ -177,10 +177,14 @@ def reread_by_cause(turn: TurnRow, ideal: int) -> Mapping[Why, int]:
     return causes
 
 
+_DTYPES = {"bool": "bool", "int": "int64", "float": "float64", "int | None": "Int64"}
+
+
 def to_frame(rows: Iterable[LedgerRow]) -> pd.DataFrame:
-    """The ledger as a frame, with its columns even when it is empty."""
-    columns = [field.name for field in fields(LedgerRow)]
-    data = [{name: getattr(row, name) for name in columns} for row in rows]
-    frame = pd.DataFrame(data, columns=columns)
-    whole = {"taint": "Int64", "extends": "Int64"}
-    return frame.astype(whole)
+    """The ledger as a frame; its columns have their types even when it is empty."""
+    names = [field.name for field in fields(LedgerRow)]
+    data = [{name: getattr(row, name) for name in names} for row in rows]
+    frame = pd.DataFrame(data, columns=names)
+    return frame.astype(
+        {f.name: _DTYPES[str(f.type)] for f in fields(LedgerRow) if str(f.type) in _DTYPES}
+    )

@@ -32,7 +32,8 @@ def render(title: str, about: str, summary: Mapping[str, Any], ledger: pd.DataFr
     """The whole page."""
     served = ledger[~ledger["over_window"]]
     figures = "".join(
-        f"<h2>{html.escape(name)}</h2>\n{to_svg(draw(served))}\n" for name, draw in FIGURES.values()
+        f"<h2>{html.escape(name)}</h2>\n{to_svg(draw(served))}\n"
+        for name, draw in (FIGURES.values() if len(served) else ())
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,0 +1,162 @@
+"""The ledger, its summary, the report and the page: figures that add up.
+
+Method: a replayed small night; sums checked against the trace itself; the page parsed.
+"""
+
+import io
+import json
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from nights import Builder, small_night
+from rich.console import Console
+
+from cache.why import Why
+from replay import page, plots
+from replay.driver import Options, Replay
+from replay.ledger import LedgerRow, reread_by_cause, to_frame
+from replay.report import duration, print_failures, print_summary, share
+from replay.summary import summarise
+from sim.profile import load, with_settings
+
+BOARD = with_settings(load("spark-27b"), {"grid": "64", "window": "2048"})
+FIELDS = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "forwarded_tokens",
+    "new_tokens",
+    "reread_tokens",
+    "ideal_cached_tokens",
+    "followups",
+    "end_resumes",
+    "by_source",
+    "by_why",
+    "ttft_s",
+    "written_bytes",
+    "read_bytes",
+    "verified",
+    "peak_bytes",
+    "wall_s",
+    "seed",
+)
+
+
+@pytest.fixture(scope="module")
+def ledger() -> pd.DataFrame:
+    return to_frame(Replay([small_night(5, 80)], Options(BOARD)))
+
+
+def test_every_token_of_the_trace_is_accounted_for(ledger: pd.DataFrame) -> None:
+    trace, summary = small_night(5, 80), summarise(ledger, wall_s=1.0, seed=0)
+    assert all(field in summary for field in FIELDS)
+    total = sum(request.prompt_tokens for request in trace.requests)
+    assert summary["prompt_tokens"] + summary["unread_tokens"] == total
+    assert summary["over_window"] > 0 and summary["unread_tokens"] > 0
+    assert summary["forwarded_tokens"] == summary["prompt_tokens"] - summary["cached_tokens"]
+    assert summary["reread_tokens"] == summary["forwarded_tokens"] - summary["new_tokens"]
+    assert summary["ideal_cached_tokens"] == summary["prompt_tokens"] - summary["new_tokens"]
+    assert sum(summary["by_source"].values()) == summary["cached_tokens"]
+    assert sum(summary["by_why"].values()) == summary["reread_tokens"]
+    served = summary["requests"] - summary["over_window"]
+    assert sum(summary["requests_by_source"].values()) == served
+    assert (
+        summary["verified"]["bits"] + summary["verified"]["greedy"]
+        == (summary["verified"]["checked"])
+    )
+    assert summary["verified"]["failed"] == 0
+    assert 0 < summary["end_resumes"] <= summary["followups"]
+    assert 0 < summary["ttft_s"]["p50"] <= summary["ttft_s"]["p99"] <= summary["ttft_s"]["sum"]
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_an_empty_ledger_is_all_zeros() -> None:
+    summary = summarise(to_frame([]), wall_s=0.0, seed=0)
+    assert summary["requests"] == summary["prompt_tokens"] == 0
+    assert summary["ttft_s"] == {"p50": 0.0, "p90": 0.0, "p99": 0.0, "sum": 0.0}
+    assert page.render("t", "", summary, to_frame([])).endswith("</html>\n")
+
+
+def test_what_the_cache_cannot_explain_was_replaced() -> None:
+    class Turn:
+        cached, parted_at, lost = 64, 100, {Why.GRID: 36}
+
+    assert reread_by_cause(Turn(), 500) == {  # type: ignore[arg-type]
+        Why.GRID: 36,
+        Why.EVICTED: 0,
+        Why.UNANCHORED: 0,
+        Why.REPLACED: 400,
+    }
+    # The last token of a prompt sent again.
+    assert reread_by_cause(Turn(), 100)[Why.REPLACED] == 0  # type: ignore[arg-type]
+    # A prefill that was cancelled before it had read what was lost.
+    assert sum(reread_by_cause(Turn(), 80).values()) == 16  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="past the 10 tokens ever held"):
+        reread_by_cause(Turn(), 10)  # type: ignore[arg-type]
+
+
+def test_the_frame_has_its_columns_and_survives_parquet(
+    ledger: pd.DataFrame, tmp_path: pytest.TempPathFactory
+) -> None:
+    assert list(to_frame([]).columns) == list(LedgerRow.__dataclass_fields__)
+    path = tmp_path / "ledger.parquet"  # type: ignore[operator]
+    ledger.to_parquet(path)
+    pd.testing.assert_frame_equal(pd.read_parquet(path), ledger)
+
+
+def test_the_report_prints_what_the_summary_holds(ledger: pd.DataFrame) -> None:
+    summary = summarise(ledger, wall_s=2.0, seed=3)
+    text = io.StringIO()
+    print_summary(Console(file=text, width=120), "a night", summary)
+    printed = text.getvalue()
+    for key in ("prompt_tokens", "cached_tokens", "reread_tokens", "new_tokens"):
+        assert f"{summary[key]:,}" in printed
+    assert f"{summary['verified']['checked']:,} checked, 0 failed" in printed
+    assert "seed 3" in printed
+
+
+def test_failures_are_named(ledger: pd.DataFrame) -> None:
+    broken = ledger.copy()
+    broken.loc[:14, "failure"] = "rows of K differ"
+    text = io.StringIO()
+    print_failures(Console(file=text, width=120), broken)
+    assert text.getvalue().count("rows of K differ") == 10
+    assert "and 5 more" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.1234, "0.12 s"), (44.44, "44.4 s"), (158, "2.6 min"), (9_000, "2.5 h")],
+)
+def test_durations_as_a_person_says_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_share_of_nothing_is_a_dash() -> None:
+    assert (share(1, 4), share(0, 0)) == ("25.0 %", "-")
+
+
+@pytest.mark.parametrize("name", list(plots.FIGURES))
+def test_a_figure_is_one_svg_and_the_same_again(name: str, ledger: pd.DataFrame) -> None:
+    draw = plots.FIGURES[name][1]
+    served = ledger[~ledger["over_window"]]
+    first, again = plots.to_svg(draw(served)), plots.to_svg(draw(served))
+    assert first == again
+    assert ElementTree.fromstring(first).tag.endswith("svg")
+
+
+def test_the_page_needs_nothing_from_elsewhere(ledger: pd.DataFrame) -> None:
+    summary = summarise(ledger, wall_s=2.0, seed=3)
+    text = page.render("<night>", "a & b", summary, ledger)
+    assert "<night>" not in text and "&lt;night&gt;" in text and "a &amp; b" in text
+    assert text.count("<svg") == len(plots.FIGURES)
+    for outside in ("src=", "@import", "<script", "<link"):
+        assert outside not in text
+
+
+def test_one_request_makes_a_page_too() -> None:
+    build = Builder()
+    build.fresh(100, 5)
+    frame = to_frame(Replay([build.trace()], Options(BOARD)))
+    assert "<svg" in page.render("t", "", summarise(frame, wall_s=1.0, seed=0), frame)
