@@ -58,6 +58,8 @@ class Witness(Engine):
         self._state = np.zeros(2, np.int64)
         self._tail = np.zeros(3, np.int64)
         self._block_hashes: list[int] = []
+        self._logits = np.zeros((64, 2), np.int64)
+        self._block_logits = torch.from_numpy(self._logits)
         chunks = -(-window // grid)
         ways = [signed(mix(CLEAN, GRID, at * grid, (at + 1) * grid)) for at in range(chunks)]
         self._clean_ways = np.repeat(np.array(ways, np.int64), grid)
@@ -110,21 +112,26 @@ class Witness(Engine):
         if folded:
             self._land(folded)
         start = self._settled + folded
-        stop = start + len(ids)
+        size = len(ids)
+        stop = start + size
         row_way = self._block_way(start, stop)
-        hashes, running = [], self._start_hash()
+        hashes, salted, running = [], [], self._start_hash()
         for token in ids.tolist():
             running = next_hash(running, token)
-            hashes.append(signed(running))
+            value = running - 2**64 if running >= 2**63 else running
+            hashes.append(value)
+            salted.append(value ^ DRAFT_SALT)
         self._hash[start:stop] = hashes
-        self._draft[0, start:stop] = self._hash[start:stop] ^ DRAFT_SALT
         self._way[start:stop] = row_way
+        self._draft[0, start:stop] = salted
         self._draft[1, start:stop] = row_way
         self._block_hashes = hashes
-        logits = np.empty((len(ids), 2), np.int64)
-        logits[:, 0] = hashes
-        logits[:, 1] = row_way
-        return torch.from_numpy(logits)
+        if size > len(self._logits):
+            self._logits = np.zeros((size, 2), np.int64)
+            self._block_logits = torch.from_numpy(self._logits)
+        self._logits[:size, 0] = hashes
+        self._logits[:size, 1] = row_way
+        return self._block_logits[:size]
 
     def _land(self, count: int) -> None:
         way = self._block_way(self._settled, self._settled + count)
@@ -143,7 +150,9 @@ class Witness(Engine):
         return at if at == tail else mix(at, tail)
 
     def _block_way(self, start: int, stop: int) -> int:
-        return signed(mix(int(self._state[1]) & MASK, VERIFY, start, stop))
+        # Once a block, so in one expression; odd factors keep different blocks different.
+        way = int(self._state[1]) * 0x9E3779B97F4A7C15 + start * 0xBF58476D1CE4E5B9
+        return signed((way + stop * 0x94D049BB133111EB + VERIFY) & MASK)
 
     def _absorb(self, hashes: list[int], way: int) -> None:
         self._state[:] = hashes[-1], way

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -30,16 +30,26 @@ class Forced:
         accepted: float,
         accepts: Sequence[int] = (),
     ) -> None:
-        self._random = random.Random(seed)
-        past = [self._random.randrange(vocab) for _ in range(drafts + 1)]
+        draw = random.Random(seed)
+        past = [draw.randrange(vocab) for _ in range(drafts + 1)]
         self._script: list[int] = [*output.tolist(), *past]
         self._vocab = vocab
         self._drafts = drafts
-        self._chance = accepted
-        self._accepts = accepts
         self._at = 0
-        self._round = 0
         self._right = 0
+        self._rights = self._rounds(draw, accepted, accepts)
+
+    def _rounds(
+        self, draw: random.Random, accepted: float, accepts: Sequence[int]
+    ) -> Iterator[int]:
+        """How many drafts each round accepts: as recorded, then as the seed says."""
+        for count in accepts:
+            yield min(count, self._drafts)
+        while True:
+            right = 0
+            while right < self._drafts and draw.random() < accepted:
+                right += 1
+            yield right
 
     def first(self, logits: torch.Tensor) -> int:
         """The output's first token."""
@@ -47,22 +57,13 @@ class Forced:
 
     def drafts(self, engine: Engine, token: int) -> list[int]:
         """The recorded tokens that this round will accept, then wrong guesses."""
-        if self._round < len(self._accepts):
-            right = min(self._accepts[self._round], self._drafts)
-        else:
-            right = 0
-            while right < self._drafts and self._random.random() < self._chance:
-                right += 1
-        self._round += 1
-        # The token after the accepted ones must be in the script as well.
-        self._right = right = min(right, len(self._script) - 2 - self._at)
         start = self._at + 1
-        wrong = [
-            (token + 1) % self._vocab
-            for token in self._script[start + right : start + self._drafts]
-        ]
-        wrong += [0] * (self._drafts - right - len(wrong))
-        return self._script[start : start + right] + wrong
+        proposed = self._script[start : start + self._drafts]
+        # The token after the accepted ones must be in the script as well.
+        self._right = min(next(self._rights), len(self._script) - 1 - start)
+        for at in range(self._right, len(proposed)):
+            proposed[at] = (proposed[at] + 1) % self._vocab
+        return proposed
 
     def judge(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
         """What the recording says; the logits are not looked at."""

@@ -21,6 +21,8 @@ class SeededJobs:
 
     def pump(self) -> None:
         """Let none to `steps_a_pump_max` steps happen, each of a job that the seed picks."""
+        if not self._jobs:
+            return
         for _ in range(self._random.randint(0, self._steps_max)):
             if not self._jobs:
                 return

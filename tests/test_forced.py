@@ -38,7 +38,7 @@ def test_accepted_drafts_and_what_follows_are_the_recording(
     text = tokens(size, 1).tolist()
     out = text[:1]
     for proposed, accepted, following in rounds(rule(size, drafts=drafts), size, cut):
-        assert len(proposed) == min(drafts, cut)
+        assert len(proposed) <= min(drafts, cut)
         assert accepted <= len(proposed)
         out += [*proposed[:accepted], following]
     assert out[:size] == text
