@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -269,4 +269,6 @@ def record(upstream: str, out: Path, host: str = "127.0.0.1", port: int = 8001) 
         date_header=False,
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )
-    uvicorn.Server(config).run()
+    # uvicorn raises the interrupt again once everything is written and closed.
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run()

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -226,6 +229,37 @@ def test_a_client_that_leaves_before_the_head_is_recorded(tmp_path: Path) -> Non
         assert upstream.left.wait(WAIT_S)
     assert line["reply"]["aborted"] is True and line["reply"]["status"] is None
     assert line["body"] == BODY
+
+
+def test_an_interrupt_ends_the_recorder_and_keeps_what_is_open(tmp_path: Path) -> None:
+    upstream = Upstream(pieces=[sse(delta(content="so far"))], then="hang")
+    out, code = (
+        tmp_path / "raw.jsonl",
+        (
+            "import sys; from pathlib import Path; from replay.record import record;"
+            "record(sys.argv[1], Path(sys.argv[2]), port=int(sys.argv[3]))"
+        ),
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with served(upstream, "off") as origin:
+        command = [sys.executable, "-c", code, origin, str(out), str(port)]
+        with subprocess.Popen(command) as recording:
+            until(lambda: connects(port))
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            with httpx.stream("POST", url, json=BODY) as reply:
+                next(reply.iter_raw())
+                recording.send_signal(signal.SIGINT)
+                assert recording.wait(WAIT_S) == 0
+    (line,) = lines(out, 1)
+    assert line["reply"]["aborted"] is True
+    assert line["reply"]["parts"] == [["content", "so far"]]
+
+
+def connects(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_no_upstream_gives_502_in_the_usual_shape(tmp_path: Path) -> None:
