@@ -1,4 +1,4 @@
-"""Prefix hashes of token ids: every prefix of a sequence gets a 64-bit hash, in one pass
+"""Prefix hashes of token ids: a 64-bit hash for every prefix, in one pass
 
 Both families are polynomials modulo 2^64, h[i] = R * h[i-1] + m(i) with an odd R. Since R has an
 inverse there, a whole stretch is one cumulative sum: h[i] = R^(i+1) * (h + sum m(j) * R^-(j+1)).

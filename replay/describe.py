@@ -1,4 +1,4 @@
-"""What a trace holds: sizes, sessions, growth, and how much of it an unlimited cache would reuse"""
+"""What a trace holds: sizes, sessions, growth, and what an unlimited cache would reuse"""
 
 from __future__ import annotations
 

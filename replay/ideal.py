@@ -134,8 +134,8 @@ class Ideal:
 
 
 def _key(ids: Ids, known: int) -> bytes:
-    """The tokens of the block after `known` blocks, as bytes in the order of the tokens."""
-    return ids[known * _BLOCK : (known + 1) * _BLOCK].astype(">i4").tobytes()
+    """The tokens of the block after `known` blocks, as bytes. Any fixed order of tokens will do."""
+    return ids[known * _BLOCK : (known + 1) * _BLOCK].tobytes()
 
 
 class BlockIdeal:
@@ -166,7 +166,7 @@ class BlockIdeal:
         if len(rest):
             start = hashes[-1] if hashes else 0
             end = (int(prefix_hashes(rest, start)[-1]), len(rest))
-            if known == len(hashes) and end in self._ends:
+            if end in self._ends:
                 reusable = len(ids)
             self._ends.add(end)
         self._known.update(hashes[known:])

@@ -1,4 +1,4 @@
-"""Input files: plain, gzip or zstd, told apart by their first bytes; folders; writing them again"""
+"""Input files: plain, gzip or zstd by their first bytes, and folders; writing lines"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of a trace: ids drawn from a seeded hash, so that copies are equal and partings sit right
+"""Tokens of a trace: ids from a seeded hash, equal where copied, parting where fresh
 
 Every fresh token is a hash of (seed, request, place in its sequence) in the id range of its class.
 A sequence is kept as stretches of requests' fresh tokens; arrays are made when asked for, and a few

@@ -38,7 +38,7 @@ def as_trace(rows: list[tuple[list[int], int]], block: int) -> Trace:
         runs = blocks.runs(ids_of(*ids), tokens)
         assert sum(run.length for run in runs) == tokens
         requests.append(small(number, list(runs), []))
-        blocks.add(number, ids_of(*ids), min(tokens, len(ids) * block))
+        blocks.add(number, ids_of(*ids), tokens)
     return Trace("t", Header(), tuple(requests))
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from traces import small, traces
 
 from cache.hashing import Hashes, block_hashes
-from cache.types import Ids, common_prefix
+from cache.types import Ids
 from replay import ideal as ideal_module
 from replay.ideal import BlockIdeal, Ideal, ideal_by_blocks
 from replay.tokens import Tokens
@@ -159,18 +159,3 @@ def test_one_token_blocks_of_prompts_are_the_ideal_without_answers(trace: Trace)
         cached += exact.reusable(tokens.prompt(request.number))
         exact.add(tokens.prompt(request.number))
     assert ideal_by_blocks(trace, 1) == (cached, sum(r.prompt_tokens for r in trace.requests))
-
-
-def test_the_order_within_a_node_is_that_of_the_tokens() -> None:
-    # Little-endian or text order would misplace 256 against 1 and lose the longest neighbour.
-    ideal = Ideal()
-    rows = [[5, 1, 7], [5, 256, 7], [5, 255, 7], [5, 65_536, 7], [5, 2, 7]]
-    for row in rows:
-        ideal.add(np.array(row, dtype=np.int32))
-    for row in rows:
-        probe = np.array([*row[:2], 9], dtype=np.int32)
-        assert (
-            ideal.reusable(probe)
-            == 2
-            == max(common_prefix(probe, np.array(r, dtype=np.int32)) for r in rows)
-        )

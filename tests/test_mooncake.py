@@ -67,6 +67,7 @@ def test_a_session_s_line_is_what_its_turn_adds(tmp_path: Path) -> None:
             "hash_ids": [1, 9],
         },
         {"session_id": "s", "timestamp": 9000, "input_length": 4, "hash_ids": [4]},
+        {"timestamp": 9500, "input_length": 8, "hash_ids": [4, 3]},
     ]
     trace = read_rows(tmp_path, *rows, block=4)
     assert [request.prompt for request in trace.requests] == [
@@ -75,13 +76,14 @@ def test_a_session_s_line_is_what_its_turn_adds(tmp_path: Path) -> None:
         # Prompt and answer before (6 + 1), then block 1 again, from where it stood last.
         (Run(0, 0, 7), Run(1, 4, 4), Run(FRESH, TEXT, 1)),
         (Run(2, 0, 15), Run(FRESH, TEXT, 4)),
+        (Run(3, 15, 4), Run(1, 0, 4)),
     ]
-    assert [request.t_s for request in trace.requests] == [0.0, 0.5, 2.0, 8.0]
-    assert [request.after for request in trace.requests] == [None, None, 0, 2]
-    assert [request.extends for request in trace.requests] == [None, None, 0, 2]
-    assert [request.think_s for request in trace.requests] == [0.0, 0.0, 2.0, 6.0]
-    assert [request.session for request in trace.requests] == ["s", None, "s", "s"]
-    assert [request.output_tokens for request in trace.requests] == [1, 2, 3, 1]
+    assert [request.t_s for request in trace.requests] == [0.0, 0.5, 2.0, 8.0, 8.5]
+    assert [request.after for request in trace.requests] == [None, None, 0, 2, None]
+    assert [request.extends for request in trace.requests] == [None, None, 0, 2, None]
+    assert [request.think_s for request in trace.requests] == [0.0, 0.0, 2.0, 6.0, 0.0]
+    assert [request.session for request in trace.requests] == ["s", None, "s", "s", None]
+    assert [request.output_tokens for request in trace.requests] == [1, 2, 3, 1, 1]
 
 
 def test_lines_without_ids_or_out_of_order(tmp_path: Path) -> None:

@@ -105,13 +105,16 @@ def test_a_parting_is_moved_even_when_the_draw_collides(monkeypatch: pytest.Monk
         small(1, [(0, 0, 4), (-1, TEXT, 2)], []),
         small(2, [(1, 0, 4), (-1, TEXT, 1)], []),
         small(3, [(2, 2, 2), (-1, TEXT, 1)], []),
+        small(4, [(1, 5, 1), (1, 3, 2)], []),
     )
-    ids = all_ids(Tokens(trace, VOCAB), trace)
+    # Nothing but the last is kept, so that the copies are drawn again.
+    ids = all_ids(Tokens(trace, VOCAB, keep_tokens=1), trace)
     first = WHITESPACE_END
     assert ids[0].tolist() == [first] * 6
     assert ids[1].tolist() == [first] * 4 + [first + 1, first]
     assert ids[2].tolist() == [first] * 4 + [first + 2]
     assert ids[3].tolist() == [first, first, first + 3]
+    assert ids[4].tolist() == [first, first, first + 1]
 
 
 @given(traces(most=6), st.integers(1, 40), st.randoms(use_true_random=False))

@@ -120,4 +120,4 @@ def _requests(rows: list[_Row], numbers: list[int], block: int) -> Iterator[Requ
             think_s=row.t_s - parent.t_s if parent else 0.0,
             extra=row.extra,
         )
-        blocks.add(number, ids, min(row.tokens, len(ids) * block))
+        blocks.add(number, ids, row.tokens)

@@ -1,4 +1,4 @@
-"""Block ids to runs: equal ids are equal tokens, copied from the last request that had them"""
+"""Block ids to runs: equal ids are equal tokens, copied from the last that had them"""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ class Blocks:
     def add(self, number: int, ids: BlockIds, tokens: int, base: int = 0) -> None:
         """Request `number` holds these blocks from `base` of its sequence on.
 
-        `tokens` is what the blocks hold; a last one that is not full holds the rest.
+        The blocks hold `tokens` in all: a last one that is not full holds the rest, and a rest
+        that has no id is nobody's.
         """
         full = tokens // self._block
         offsets = base + self._block * np.arange(len(ids), dtype=np.int32)
@@ -97,7 +98,7 @@ class Blocks:
             last = ids[full]
             self._holder[last], self._offset[last] = number, offsets[full]
             self._held[last] = rest
-        self._rows[number] = _Row(ids, tokens, base)
+        self._rows[number] = _Row(ids, min(tokens, len(ids) * self._block), base)
 
     def prefix(self, ids: BlockIds, tokens: int) -> Run | None:
         """The longest prefix of the blocks that one earlier request began with, as a run of it."""

@@ -113,6 +113,6 @@ def _requests(rows: list[_Row], numbers: list[int], block: int) -> Iterator[Requ
             extends=before[0] if before else None,
             extra=row.extra,
         )
-        blocks.add(number, ids, row.tokens if len(ids) else 0, base)
+        blocks.add(number, ids, row.tokens, base)
         if row.session is not None:
             last[row.session] = (number, row.t_s, base + row.tokens + row.answer)

@@ -1,4 +1,4 @@
-"""Weka's coding-agent sessions: one JSON document a conversation, 64-token blocks with local ids
+"""Weka's coding-agent sessions: one JSON document each, 64-token blocks with local ids
 
 A block id stands for the whole prefix up to it; the last, partial block has none. Requests of a
 sub-agent are nested, with times from its start. `think_time` counts from the end of the agent's
@@ -169,7 +169,7 @@ def _requests(calls: list[_Call], numbers: list[int], block: int, main: str) -> 
             finish=call.finish,
             extra=call.extra,
         )
-        blocks.add(number, ids, call.tokens // block * block)
+        blocks.add(number, ids, call.tokens)
         if tip and extends is not None:
             open_tips.remove(tip)
         last[call.session] = _Tip(number, call)
