@@ -19,9 +19,11 @@ import torch
 
 from cache.types import CacheState, Cost, Ids
 from engine.config import HybridConfig
+from engine.decode import decode
 from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.naive import DeltaState, Naive, Rows
+from engine.sampling import Greedy
 from engine.weights import random_weights
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -281,6 +283,35 @@ def test_scripted_drafts_write_what_no_speculation_writes(
     for of in (engine, fresh):
         of.settle()
     near(copied(engine), copied(fresh))
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3, 4])
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_speculation_before_and_after_a_resume_writes_the_cold_text(
+    drafts: int, beside: int
+) -> None:
+    """A drafter that steps back a row must not take the sections along, and the other way round."""
+    first, shared = ids_of(150, seed=5), 128 + beside
+    second = np.concatenate([first[:shared], ids_of(40, seed=6)])
+    engine, fresh = hybrid(), hybrid()
+    lines: dict[int, list[torch.Tensor]] = {}
+    for line in (64, 128):
+        engine.prefill(first[line - 64 : line])
+        lines[line] = [section.tensor.clone() for section in engine.cache_state().sections]
+    text_of(engine, engine.prefill(first[128:]), drafts)
+    line = shared // 64 * 64
+    for section, saved in zip(engine.cache_state().sections, lines[line], strict=True):
+        section.tensor.copy_(saved)
+    engine.resume_at(line)
+    resumed, cold = feed(engine, second[line:]), feed(fresh, second)
+    assert torch.equal(resumed, cold)
+    assert text_of(engine, resumed, drafts) == text_of(fresh, cold, 0)
+
+
+def text_of(engine: Hybrid, logits: torch.Tensor, drafts: int) -> list[int]:
+    """30 tokens of greedy decoding with the engine's own drafts."""
+    rounds = decode(engine, logits, Greedy(drafts), 30, frozenset())
+    return [token for new in rounds for token in new]
 
 
 def test_drafts_are_the_references() -> None:

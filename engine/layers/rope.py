@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import torch
 
-# Positions of one table block. A vectorised cosine may round its last few elements otherwise than
-# the rest, so every block is computed at one size whatever the window is.
-_BLOCK = 4096
-
 
 class Rope:
     """Cosines and sines of positions [0, window) for rotary / 2 angles, in the model's dtype."""
 
     def __init__(self, rotary: int, theta: float, window: int, dtype: torch.dtype) -> None:
         inverse = theta ** -(torch.arange(0, rotary, 2, dtype=torch.float32) / rotary)
-        starts = range(0, window, _BLOCK)
         # The angle is a float32 product, as in the published implementation: past 2^16 tokens a
         # better one would be another model.
-        angles = [torch.arange(at, at + _BLOCK).float()[:, None] * inverse for at in starts]
+        angles = torch.arange(window, dtype=torch.float32)[:, None, None] * inverse
         self._half = rotary // 2
-        cos, sin = (torch.cat([turn(angle) for angle in angles]) for turn in (torch.cos, torch.sin))
-        self._cos, self._sin = (side[:window, None].to(dtype) for side in (cos, sin))
+        self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
     def __call__(self, x: torch.Tensor, start: int) -> torch.Tensor:
         """Rotate x, shape [n, heads, head_dim], standing at positions [start, start + n)."""
