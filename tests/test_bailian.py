@@ -8,18 +8,21 @@ chats.
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from traces import small, traces
+from hypothesis import strategies as st
+from traces import mutated, small, traces
 
 import replay.writers.bailian as writer
 from replay.bad import BadInput
 from replay.ideal import ideal_by_blocks
 from replay.readers.bailian import read
 from replay.trace import FRESH, TEXT, Header, Run, Trace
+from replay.tracefile import parse_trace, trace_lines
 
 LINE = {
     "chat_id": 159,
@@ -112,7 +115,7 @@ def test_a_file_without_a_request_is_refused(tmp_path: Path) -> None:
 
 @given(traces(most=8, gaps=False))
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_an_export_read_again_shares_the_same_blocks_and_chats(
     tmp_path: Path, trace: Trace
@@ -135,6 +138,32 @@ def test_an_export_read_again_shares_the_same_blocks_and_chats(
     assert [json.loads(line)["hash_ids"] for line in writer.lines(again)] == [
         line["hash_ids"] for line in lines
     ]
+
+
+@given(st.integers(0, 2**32), st.booleans())
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_mutated_file_is_read_or_refused(tmp_path: Path, seed: int, skip: bool) -> None:
+    rng = random.Random(seed)
+    rows: list[Any] = [
+        LINE,
+        more(7, 159, 62.114, 70, [5, 6, 8, 9, 10]),
+        more(8, 7, 65.0, 75, [5, 6, 8, 9]),
+    ]
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(rows))
+        rows[at] = mutated(rows[at] if isinstance(rows[at], str) else json.dumps(rows[at]), rng)
+    bad: list[BadInput] = []
+    try:
+        trace = read_rows(tmp_path, *rows, **({"on_bad": bad.append} if skip else {}))
+    except BadInput as refused:
+        assert "\n" not in str(refused)
+        return
+    blank = sum(isinstance(row, str) and not row.strip() for row in rows)
+    assert len(trace.requests) + len(bad) == len(rows) - blank
+    lines = iter(list(enumerate(trace_lines(trace), 1)))
+    assert parse_trace(trace.name, "again", lines) == trace
 
 
 def test_a_line_as_it_is_published() -> None:

@@ -8,19 +8,21 @@ same blocks, and must export to the very same lines.
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from traces import small, traces
+from traces import mutated, small, traces
 
 import replay.writers.mooncake as writer
 from replay.bad import BadInput
 from replay.ideal import ideal_by_blocks
 from replay.readers.mooncake import read
 from replay.trace import FRESH, TEXT, Header, Run, Trace
+from replay.tracefile import parse_trace, trace_lines
 
 LINE = {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
 
@@ -135,9 +137,18 @@ def test_a_file_without_a_request_is_refused(tmp_path: Path) -> None:
         read_rows(tmp_path, "{", on_bad=lambda bad: None)
 
 
+def test_a_session_has_a_largest_size(tmp_path: Path) -> None:
+    row = {"session_id": "s", "timestamp": 0, "input_length": 1 << 23, "output_length": 0}
+    assert len(read_rows(tmp_path, row, row).requests) == 2
+    with pytest.raises(BadInput, match="session 's' grows past 16777216 tokens"):
+        read_rows(tmp_path, row, row, row | {"input_length": 1})
+    with pytest.raises(BadInput, match="'output_length' is not in 0"):
+        read_rows(tmp_path, row | {"output_length": (1 << 23) + 1})
+
+
 @given(traces(most=8, gaps=False), st.sampled_from([1, 7, 16, 512]))
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_an_export_read_again_shares_the_same_blocks(
     tmp_path: Path, trace: Trace, block: int
@@ -155,6 +166,28 @@ def test_an_export_read_again_shares_the_same_blocks(
     for line in lines:
         line["timestamp"] -= first_ms
     assert [json.loads(line) for line in writer.lines(again, block)] == lines
+
+
+@given(st.integers(0, 2**32), st.booleans())
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_mutated_file_is_read_or_refused(tmp_path: Path, seed: int, skip: bool) -> None:
+    rng = random.Random(seed)
+    rows: list[Any] = [LINE, LINE | {"session_id": "s", "delay": 5}, LINE | {"session_id": "s"}]
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(rows))
+        rows[at] = mutated(rows[at] if isinstance(rows[at], str) else json.dumps(rows[at]), rng)
+    bad: list[BadInput] = []
+    try:
+        trace = read_rows(tmp_path, *rows, **({"on_bad": bad.append} if skip else {}))
+    except BadInput as refused:
+        assert "\n" not in str(refused)
+        return
+    blank = sum(isinstance(row, str) and not row.strip() for row in rows)
+    assert len(trace.requests) + len(bad) == len(rows) - blank
+    lines = iter(list(enumerate(trace_lines(trace), 1)))
+    assert parse_trace(trace.name, "again", lines) == trace
 
 
 def test_a_line_as_it_is_published() -> None:

@@ -8,13 +8,14 @@ every way a file can be wrong, and random sessions whose runs are checked agains
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from traces import naive_sequences
+from traces import mutated, naive_sequences
 
 from replay.bad import BadInput
 from replay.readers.weka import read
@@ -175,6 +176,32 @@ def test_a_bad_request_can_be_passed_over(tmp_path: Path) -> None:
     assert [request.number for request in trace.requests] == [0, 2]
     assert trace.requests[1].extends == 0 and trace.requests[1].after == 0
     assert [b.what[:10] for b in bad] == ["request 1:"]
+
+
+@given(st.integers(0, 2**32), st.booleans())
+@settings(
+    deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_mutated_session_is_read_or_refused(tmp_path: Path, seed: int, skip: bool) -> None:
+    rng = random.Random(seed)
+    rows: list[Any] = [call(t, 10 * t + 15, [*range(1, t + 2)], think_time=1) for t in range(4)]
+    rows.append({"t": 2.5, "type": "subagent", "agent_id": "a", "requests": [call(0, 12, [9])]})
+    for _ in range(rng.randint(1, 2)):
+        at = rng.randrange(len(rows))
+        rows[at] = mutated(rows[at] if isinstance(rows[at], str) else json.dumps(rows[at]), rng)
+    texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    document = json.dumps(session())
+    if rng.random() < 0.3:
+        document = mutated(document, rng)
+    document = document.replace('"requests": []', f'"requests": [{",".join(texts)}]')
+    bad: list[BadInput] = []
+    try:
+        trace = read_session(tmp_path, document, **({"on_bad": bad.append} if skip else {}))
+    except BadInput as refused:
+        assert "\n" not in str(refused)
+        return
+    lines = iter(list(enumerate(trace_lines(trace), 1)))
+    assert parse_trace(trace.name, "again", lines) == trace
 
 
 @st.composite

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -111,3 +113,30 @@ def naive_sequences(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
                 tokens += sequences[run.src][run.offset : run.offset + run.length]
         sequences[request.number] = tokens
     return sequences
+
+
+MUTANTS: list[Any] = [None, True, -1, 0, 1, 2**70, 0.5, 1e308, "", "x", [], {}, [[0, 0, 1]]]
+
+
+def mutated(line: str, rng: random.Random) -> str:
+    """A line with a value replaced, dropped or moved; or with characters cut or changed."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return line
+    if rng.random() < 0.3 or not isinstance(row, dict):
+        at = rng.randrange(len(line))
+        return line[:at] if rng.random() < 0.5 else line[:at] + rng.choice('"{[,9-') + line[at:]
+    key = rng.choice(sorted(row))
+    if rng.random() < 0.2:
+        del row[key]
+    elif isinstance(row[key], list) and row[key] and rng.random() < 0.7:
+        item = rng.randrange(len(row[key]))
+        inner = row[key][item]
+        if isinstance(inner, list) and inner:
+            inner[rng.randrange(len(inner))] = rng.choice(MUTANTS)
+        else:
+            row[key][item] = rng.choice(MUTANTS)
+    else:
+        row[key] = rng.choice(MUTANTS)
+    return json.dumps(row)

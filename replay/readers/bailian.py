@@ -93,7 +93,7 @@ def _row(row: Fields, place: int, block: int) -> _Row:
         chat=row.whole("chat_id", -COUNT_MAX),
         parent=row.whole_or("parent_chat_id", -1, -COUNT_MAX),
         tokens=tokens,
-        answer=row.whole("output_length", 0, SEQUENCE_MAX),
+        answer=row.whole("output_length", 0, SEQUENCE_MAX - tokens),
         ids=ids,
         kind=row.text("type", "text"),
         extra=row.without(_KEYS),

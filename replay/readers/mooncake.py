@@ -65,7 +65,10 @@ def read(path: Path, on_bad: OnBad = refuse, block: int = BLOCK) -> Trace:
     if not rows:
         raise BadInput(str(path), None, "the file holds no request")
     rows.sort(key=lambda row: (row.t_s, row.place))
-    requests = tuple(_requests(rows, left_numbers(bad, place + 1), block))
+    try:
+        requests = tuple(_requests(rows, left_numbers(bad, place + 1), block))
+    except Malformed as wrong:
+        raise BadInput(str(path), None, str(wrong)) from None
     return Trace(stem(path), Header(notes=NOTES.format(block=block)), requests)
 
 
@@ -83,7 +86,7 @@ def _row(row: Fields, place: int, block: int, clock: dict[str | None, float]) ->
         t_s = row.finite("timestamp") / 1000
     else:
         t_s = clock.get(session, 0.0) + (delay_s or 0.0)
-    answer = row.whole_or("output_length", 1, 0, SEQUENCE_MAX)
+    answer = row.whole_or("output_length", 1, 0, SEQUENCE_MAX - tokens)
     clock[session] = t_s
     return _Row(place, t_s, tokens, answer, ids, session, delay_s, row.without(_KEYS + _TEXT_KEYS))
 
@@ -96,6 +99,8 @@ def _requests(rows: list[_Row], numbers: list[int], block: int) -> Iterator[Requ
     for row, ids, number in zip(rows, ids_of, numbers, strict=True):
         before = last.get(row.session) if row.session is not None else None
         base = before[2] if before else 0
+        if base + row.tokens + row.answer > SEQUENCE_MAX:
+            raise Malformed(f"session {row.session!r} grows past {SEQUENCE_MAX} tokens")
         runs = blocks.runs(ids, row.tokens)
         think_s = 0.0
         if before:
