@@ -7,7 +7,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
@@ -159,5 +159,5 @@ def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
     return sampling
 
 
-def _number(value: Any) -> bool:
+def _number(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and math.isfinite(value)

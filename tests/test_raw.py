@@ -1,8 +1,9 @@
 """Recordings of three shapes become the same exchanges, and bad lines are named.
 
 Method: made-up recordings in the shapes of our recorder and of the two rigs, with everything real
-clients send: kinds told by prompts and headers, conversations told by ids, prompts and quotations,
-answers cut by a hang-up, refused requests; then every way a line can be bad.
+clients send: kinds told by prompts and headers (replay.readers.clients), conversations told by ids,
+prompts and quotations (replay.readers.sessions), answers cut by a hang-up and refused requests
+(replay.readers.wire); then every way a line can be bad.
 """
 
 from __future__ import annotations

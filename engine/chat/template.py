@@ -1,4 +1,4 @@
-"""The chat template: messages, tools and recorded answers to tokens, with content kept apart."""
+"""The chat template: messages, tools and recorded answers to tokens, with content kept apart"""
 
 from __future__ import annotations
 

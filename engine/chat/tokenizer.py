@@ -50,9 +50,10 @@ class Tokenizer:
         self.vocab: int = self._template.get_vocab_size()
         """Number of ids."""
         self.name = f"moorage-bpe-{self.vocab}"
-        self.ids = {name: self._template.token_to_id(name) for name in SPECIALS}
+        found = {name: self._template.token_to_id(name) for name in SPECIALS}
+        self.ids = {name: id for name, id in found.items() if id is not None}
         """Special token to id."""
-        assert None not in self.ids.values(), "the file lacks a special token"
+        assert len(self.ids) == len(SPECIALS), "the file lacks a special token"
 
     def encode(self, text: str, *, specials: bool) -> Ids:
         """Ids of `text`, int32, shape (n,).
@@ -100,7 +101,8 @@ class Tokenizer:
         special = set(self.ids.values())
         return [
             token.encode() if id in special else bytes(table[character] for character in token)
-            for id, token in enumerate(map(self._template.id_to_token, range(self.vocab)))
+            for id in range(self.vocab)
+            if (token := self._template.id_to_token(id)) is not None
         ]
 
 

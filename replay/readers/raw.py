@@ -1,4 +1,4 @@
-"""Raw HTTP recordings: JSON lines of our recorder and of the rigs, as exchanges and as a trace"""
+"""Raw HTTP recordings: JSON lines of our recorder and of the rigs, as exchanges or a trace"""
 
 from __future__ import annotations
 

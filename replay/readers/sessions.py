@@ -1,4 +1,4 @@
-"""Conversations of requests that name none: by where their prompts part, and what they quote."""
+"""Conversations of requests that name none: by where their prompts part, and what they quote"""
 
 from __future__ import annotations
 

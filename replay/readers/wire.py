@@ -1,4 +1,4 @@
-"""The raw lines of three recorders as one shape: a request, and what was delivered of its reply."""
+"""Raw lines of three recorders in one shape: a request and what was delivered of its reply"""
 
 from __future__ import annotations
 
