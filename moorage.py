@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -102,12 +101,17 @@ def record(
 def scrub(
     raw: Annotated[list[Path], typer.Argument(help="raw recordings, one conversation log each")],
     out: Annotated[Path, typer.Option(help="trace to write (.jsonl or .jsonl.zst)")],
+    client: Annotated[
+        list[str], typer.Option(help="a client's version, where headers don't tell", metavar="N=V")
+    ] = [],  # noqa: B006
+    licence: Annotated[str, typer.Option(help="under which the trace may be used")] = "",
+    notes: Annotated[str, typer.Option(help="how it was made")] = "",
     skip_bad: SkipBad = False,
 ) -> None:
     """Turn raw recordings into one trace without text: structure, lengths and times only."""
-    from replay.commands import run_scrub
+    from replay.trace_commands import run_scrub
 
-    run_scrub(raw, out, skip_bad=skip_bad)
+    run_scrub(raw, out, clients=client, licence=licence, notes=notes, skip_bad=skip_bad)
 
 
 @app.command("import")
@@ -118,7 +122,7 @@ def import_(
     skip_bad: SkipBad = False,
 ) -> None:
     """Read a public trace and write it in our format."""
-    from replay.commands import run_import
+    from replay.trace_commands import run_import
 
     run_import(format_, files, out, skip_bad=skip_bad)
 
@@ -131,7 +135,7 @@ def export(
     block: Annotated[int | None, typer.Option(min=1, help="tokens of a block")] = None,
 ) -> None:
     """Write a trace in a public format, with hash ids of any block size."""
-    from replay.commands import run_export
+    from replay.trace_commands import run_export
 
     run_export(format_, trace, out, block=block)
 
@@ -139,12 +143,12 @@ def export(
 @trace_app.command("show")
 def trace_show(traces: Traces, skip_bad: SkipBad = False, as_json: AsJson = False) -> None:
     """Print what a trace holds: requests, kinds, tokens, growth, and the ideal reuse."""
-    from replay.commands import run_show
+    from replay.trace_commands import run_show
 
     run_show(traces, skip_bad=skip_bad, as_json=as_json)
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main(arguments: list[str] | None = None) -> None:
     """Entry point: bad input is one line and exit 2."""
     try:
         app(args=arguments, standalone_mode=True)
@@ -155,11 +159,6 @@ def main(arguments: list[str] | None = None) -> Any:
         # The reader of our output went away; there is nobody left to tell.
         sys.stderr.close()
         sys.exit(1)
-
-
-def print_json(data: Any) -> None:
-    """One JSON object on standard output."""
-    sys.stdout.write(json.dumps(data) + "\n")
 
 
 if __name__ == "__main__":

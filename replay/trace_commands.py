@@ -16,7 +16,8 @@ from replay.commands import SkippedLines, traces_of
 from replay.describe import describe
 from replay.open import stem
 from replay.progress import progress
-from replay.readers.raw import read_exchanges
+from replay.readers.exchange import Exchange
+from replay.readers.raw import exchanges
 from replay.report import duration, share
 from replay.scrub import scrub
 from replay.trace import Trace
@@ -43,17 +44,31 @@ def run_show(names: Sequence[str], *, skip_bad: bool, as_json: bool) -> None:
         _print_description(console, trace, figures)
 
 
-def run_scrub(raw: Sequence[Path], out: Path, *, skip_bad: bool) -> None:
+def run_scrub(
+    raw: Sequence[Path],
+    out: Path,
+    *,
+    clients: Sequence[str],
+    licence: str,
+    notes: str,
+    skip_bad: bool,
+) -> None:
     """`moorage scrub`: raw recordings to one trace."""
     console = Console(stderr=True)
     skipped = SkippedLines(console)
-    exchanges = []
+    versions = dict[str, str]()
+    for client in clients:
+        name, equals, version = client.partition("=")
+        if not equals:
+            raise BadInput("--client", None, f"{client!r} is not NAME=VERSION")
+        versions[name] = version
+    found: list[Exchange] = []
     with progress("reading", len(raw), unit="files") as advance:
         for path in raw:
-            exchanges += read_exchanges(path, skipped if skip_bad else refuse)
+            found += exchanges(path, skipped if skip_bad else refuse)
             advance(1)
-    with progress("scrubbing", len(exchanges), unit="requests") as advance:
-        trace = scrub(exchanges, name=stem(out), advance=advance)
+    with progress(f"scrubbing {len(found):,} requests", None, unit=""):
+        trace = scrub(found, name=stem(out), versions=versions, licence=licence, notes=notes)
     _write(trace, out, console, skipped.count)
 
 

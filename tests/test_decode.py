@@ -24,7 +24,7 @@ def prefilled(model: str, ids: Ids, window: int = 1_024) -> tuple[Engine, torch.
     return of, logits
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 60),
     st.lists(st.integers(0, 3), max_size=30),

@@ -234,5 +234,5 @@ class Conversations(RuleBasedStateMachine):
             assert len(self.on.stack.resident.anchors) <= 5
 
 
-Conversations.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+Conversations.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
 TestConversations = Conversations.TestCase

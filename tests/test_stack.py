@@ -10,7 +10,7 @@ from support import GRID, box, engine, joined, serve, tokens
 from cache.types import Ask
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 200), st.integers(1, 20)), max_size=8))
 def test_the_peek_says_what_the_turn_reports(steps: list[tuple[float, int, int]]) -> None:
     on, last = box(engine("witness"), anchors=5), tokens(100)

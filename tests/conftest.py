@@ -1,0 +1,17 @@
+"""Profiles of the property tests: `ci` repeats itself, `night` looks further with fresh seeds."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    # A busy machine makes a generator slow, not wrong.
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("night", max_examples=2_000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -1,0 +1,223 @@
+"""The command line as a user meets it: figures, files, exit codes, one line for bad input.
+
+Method: main() in this process on small files; every kind of bad input must give exit 2, one line on
+standard error that names file and line, and no traceback.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from nights import small_night
+
+from moorage import main
+from replay import commands
+from replay.tracefile import trace_lines, write_trace
+
+SMALL = ("--set", "grid=64", "--set", "window=4096", "--set", "resident_bytes=1400000000")
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Path:
+    path = tmp_path / "small.jsonl.zst"
+    write_trace(small_night(1, 30), path)
+    return path
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_replay_prints_a_table_and_writes_the_report(run: Run, night: Path, tmp_path: Path) -> None:
+    code, out, _ = run("replay", night, *SMALL, "--out", tmp_path / "out")
+    assert code == 0
+    assert "re-read" in out and "0 failed" in out
+    frame = pd.read_parquet(tmp_path / "out" / "ledger.parquet")
+    journal = (tmp_path / "out" / "journal.jsonl").read_text().splitlines()
+    assert len(frame) == len(small_night(1, 30).requests)
+    assert len(journal) == (~frame["over_window"]).sum()
+    assert json.loads(journal[0])["why"] == "new"
+    assert "<svg" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_second_run_into_the_same_folder_replaces_the_report(
+    run: Run, night: Path, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        run("replay", night, *SMALL, "--out", tmp_path / "out")
+    frame = pd.read_parquet(tmp_path / "out" / "ledger.parquet")
+    journal = (tmp_path / "out" / "journal.jsonl").read_text().splitlines()
+    assert len(journal) == (~frame["over_window"]).sum()
+
+
+def test_replay_json_is_one_object_on_standard_output(run: Run, night: Path) -> None:
+    code, out, _ = run("replay", night, *SMALL, "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert summary["requests"] == len(small_night(1, 30).requests)
+    assert summary["verified"]["failed"] == 0 < summary["verified"]["checked"]
+
+
+def test_the_same_trace_plain_gzip_and_in_a_folder(run: Run, night: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_trace(small_night(1, 30), folder / "a.jsonl.gz")
+    plain = tmp_path / "a.jsonl"
+    write_trace(small_night(1, 30), plain)
+    totals = {
+        json.loads(run("replay", path, *SMALL, "--json")[1])["cached_tokens"]
+        for path in (night, folder, plain)
+    }
+    assert len(totals) == 1
+
+
+def test_several_users(run: Run, night: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    write_trace(small_night(2, 20), other)
+    code, out, _ = run(
+        "replay", night, other, *SMALL, "--users", 2, "--arrivals", "closed", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["verified"]["failed"] == 0
+
+
+def test_a_failed_gate_is_exit_1_and_named(
+    run: Run, night: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cache import resident
+
+    # Nothing is put back: the next prefill goes on from whatever state the engine is in.
+    monkeypatch.setattr(resident, "write_sections", lambda state, tensors: None)
+    code, out, _ = run("replay", night, *SMALL)
+    assert code == 1
+    assert "bits gate: " in out
+
+
+def test_doctor_and_show(run: Run, night: Path) -> None:
+    code, out, _ = run("doctor", night, *SMALL, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["partings"] and found["causes"]
+    code, out, _ = run("doctor", night, *SMALL)
+    assert code == 0 and "would mend" in out
+    code, out, _ = run("trace", "show", night, "--json")
+    assert json.loads(out)["requests"] == len(small_night(1, 30).requests)
+    code, out, _ = run("trace", "show", night)
+    assert code == 0 and "ideal reuse" in out
+
+
+def test_profile(run: Run) -> None:
+    code, out, _ = run("profile", "spark-27b", "--prefill", 0, 131_072, "--json")
+    assert code == 0 and json.loads(out)["prefill_s"] == pytest.approx(208.3)
+    code, out, _ = run("profile", "spark-27b", "--json")
+    assert json.loads(out)["anchor_bytes"] == 153_944_064
+    assert "17 anchors" in run("profile")[1]
+    assert run("profile", "--prefill", 0, 32_768)[1] == "44.4 s\n"
+
+
+@pytest.mark.parametrize("format_", ["mooncake", "bailian"])
+def test_export_and_import_again(run: Run, night: Path, tmp_path: Path, format_: str) -> None:
+    exported, back = tmp_path / "x.jsonl", tmp_path / "back.jsonl.zst"
+    assert run("export", format_, night, "--out", exported)[0] == 0
+    assert run("import", format_, exported, "--out", back)[0] == 0
+    code, out, _ = run("trace", "show", back, "--json")
+    before = json.loads(run("trace", "show", night, "--json")[1])
+    assert code == 0
+    assert json.loads(out)["prompt_tokens"] == before["prompt_tokens"]
+
+
+def one_line(err: str) -> str:
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, err
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def broken(night: Path, change: Callable[[list[str]], list[str]]) -> Path:
+    path = night.parent / "broken.jsonl"
+    lines = list(trace_lines(small_night(1, 30)))
+    path.write_text("\n".join(change(lines)))
+    return path
+
+
+BROKEN: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
+    "unknown version": (lambda x: [x[0].replace('"version":1', '"version":9'), *x[1:]], ":1: "),
+    "truncated line": (lambda x: [*x[:5], x[5][:40]], ":6: "),
+    "not json": (lambda x: [*x[:3], "hello", *x[4:]], ":4: "),
+    "run past its source": (
+        lambda x: [*x[:2], x[2].replace('"prompt":[[', '"prompt":[[0,90000,5],['), *x[3:]],
+        ":3: ",
+    ),
+    "negative length": (
+        lambda x: [*x[:2], x[2].replace('"prompt":[[', '"prompt":[[-1,0,-5],['), *x[3:]],
+        ":3: ",
+    ),
+    "empty file": (lambda x: [], ""),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_bad_trace_is_one_line_with_its_number(run: Run, night: Path, name: str) -> None:
+    change, where = BROKEN[name]
+    path = broken(night, change)
+    code, out, err = run("replay", path, *SMALL, "--json")
+    assert (code, out) == (2, "")
+    assert f"{path}{where}" in one_line(err)
+
+
+def test_skip_bad_counts_and_goes_on(run: Run, night: Path) -> None:
+    path = broken(night, BROKEN["not json"][0])
+    code, out, err = run("replay", path, *SMALL, "--json", "--skip-bad")
+    summary = json.loads(out)
+    assert code == 0
+    assert summary["skipped_lines"] >= 1
+    assert summary["requests"] + summary["skipped_lines"] == len(small_night(1, 30).requests)
+    assert f"{path}:4: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--profile", "moon"), "unknown profile 'moon'"),
+        (("--model", "gpt"), "none of witness, random"),
+        (("--set", "window"), "not KEY=VALUE"),
+        (("--set", "window=-1"), "window must be positive"),
+        (("--set", "nothing=1"), "unknown setting"),
+        (("--arrivals", "never"), "neither recorded nor closed"),
+        (("--verify", "some"), "not all, none or a percentage"),
+        (("--verify", "101"), "not all, none or a percentage"),
+    ],
+)
+def test_a_bad_option_is_one_line(
+    run: Run, night: Path, arguments: tuple[str, ...], line: str
+) -> None:
+    code, out, err = run("replay", night, *arguments)
+    assert (code, out) == (2, "")
+    assert line in one_line(err)
+
+
+def test_a_missing_file_and_a_file_in_the_way_are_one_line(
+    run: Run, night: Path, tmp_path: Path
+) -> None:
+    code, _, err = run("replay", tmp_path / "none.jsonl")
+    assert code == 2 and "none.jsonl" in one_line(err)
+    code, _, err = run("replay", night, *SMALL, "--out", night)
+    assert code == 2 and str(night) in one_line(err)
+
+
+def test_the_bundled_night_is_where_it_is_looked_for() -> None:
+    assert commands.NIGHT.is_file()
+    assert commands.NIGHT.stat().st_size < 2_000_000
