@@ -28,7 +28,9 @@ def replay(
     traces: Traces,
     model: Annotated[str, typer.Option(help="witness or random")] = "witness",
     profile: ProfileName = "spark-27b",
-    arrivals: Annotated[str, typer.Option(help="recorded (open loop) or closed")] = "recorded",
+    arrivals: Annotated[
+        str, typer.Option(help="recorded (open loop), or closed: each waits for the one before")
+    ] = "recorded",
     users: Annotated[int, typer.Option(min=1, help="traces replayed at once on one box")] = 1,
     settings: Set = [],  # noqa: B006 - typer reads the default, nobody writes to it
     verify: Annotated[str, typer.Option(help="all, none, or a percentage of the requests")] = "",

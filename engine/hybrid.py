@@ -16,6 +16,8 @@ import torch
 from cache.types import CacheState, Cost, Ids, Manifest, Section, View
 from engine.adapter import Engine
 from engine.config import HybridConfig
+from engine.layers import delta_rule
+from engine.layers.conv import next_tail
 from engine.layers.decoder import Decoder, RunDelta
 from engine.layers.delta_net import DeltaNet, Held
 from engine.layers.rope import Rope
@@ -41,11 +43,23 @@ _FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A verified block: what the sections need to absorb its first tokens."""
+    """A verified block: what the sections need to absorb its first tokens.
 
-    held: list[Held]
+    The heads of all gated delta net layers stand behind each other, so that absorbing is one batch.
+    """
+
+    held: Held
+    """Leading axis: gdn layers x value heads; `joined` has the layers as its own axis."""
     hidden: torch.Tensor
     """[block, hidden], after the final norm."""
+
+    @classmethod
+    def of(cls, layers: list[Held], hidden: torch.Tensor) -> Block:
+        """Gather what the layers keep, which are in the state's order."""
+        keys, decay, u = (
+            torch.cat([getattr(layer, name) for layer in layers]) for name in ("keys", "decay", "u")
+        )
+        return cls(Held(keys, decay, u, torch.stack([at.joined for at in layers])), hidden)
 
 
 class Hybrid(Engine):
@@ -83,6 +97,11 @@ class Hybrid(Engine):
         self._draft_keys = torch.zeros(rows if config.draft else 0, dtype=dtype)
         self._draft_values = torch.zeros(rows if config.draft else 0, dtype=dtype)
         self._rope = Rope(config.rotary_dim, config.rope_theta, window, dtype)
+        # Views of each layer, made once: taking them apart at every call would cost as much as
+        # their arithmetic on a narrow model.
+        self._states, self._tails = self._state.unbind(), self._tail.unbind()
+        self._rows = list(zip(self._keys.unbind(), self._values.unbind(), strict=True))
+        self._all_heads = self._state.flatten(0, 1)
         self._last: Block | None = None
 
     @classmethod
@@ -168,7 +187,7 @@ class Hybrid(Engine):
     @torch.inference_mode()
     def _chunk(self, ids: Ids) -> torch.Tensor:
         def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
-            return layer.chunk(x, self._state[at], self._tail[at])
+            return layer.chunk(x, self._states[at], self._tails[at])
 
         hidden = self._forward(ids, self.length, run)
         self._hidden.copy_(hidden[-1])
@@ -182,12 +201,12 @@ class Hybrid(Engine):
         held: list[Held] = []
 
         def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
-            out, kept = layer.block(x, self._state[at], self._tail[at])
+            out, kept = layer.block(x, self._states[at], self._tails[at])
             held.append(kept)
             return out
 
         hidden = self._forward(ids, self.length, run)
-        self._last = Block(held, hidden)
+        self._last = Block.of(held, hidden)
         return self.decoder.logits(hidden if self._block_logits else hidden[:0])
 
     @torch.inference_mode()
@@ -198,7 +217,7 @@ class Hybrid(Engine):
         """Hiddens of `ids` at [start, start + n); writes the rows of every attention layer."""
         decoder, rope = self.decoder, self._rope
         embedded = decoder.embed(torch.from_numpy(np.array(ids, np.int64)))
-        hidden = decoder.forward(embedded, start, run, self._keys, self._values, rope)
+        hidden = decoder.forward(embedded, start, run, self._rows, rope)
         if decoder.draft:
             before = torch.cat((self._hidden[None], hidden[:-1]))
             rows = self._draft_keys, self._draft_values
@@ -208,8 +227,9 @@ class Hybrid(Engine):
     def _absorb(self, count: int) -> None:
         """Let the sections take in the last block's first `count` tokens."""
         assert self._last is not None
-        for at, layer in enumerate(self.decoder.deltas):
-            layer.absorb(self._last.held[at], count, self._state[at], self._tail[at])
+        held = self._last.held
+        delta_rule.absorb(self._all_heads, held.keys, held.decay, held.u, count)
+        self._tail.copy_(next_tail(held.joined, count, self.decoder.config.conv_kernel))
         self._hidden.copy_(self._last.hidden[count - 1])
 
     def _clear(self) -> None:

@@ -65,20 +65,15 @@ def run_replay(
     """`moorage replay`; returns the exit status, 1 when a gate failed."""
     console = Console(stderr=as_json)
     board = board_of(profile, settings)
-    options = Options(
-        profile=board,
-        model=model,
-        arrivals=_arrivals(arrivals),
-        users=users,
-        verify=_share(verify or DEFAULT_VERIFY.get(model, "all")),
-        seed=seed,
-    )
+    share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
+    spaced = _arrivals(arrivals)
     traces, skipped = traces_of(names, skip_bad, console)
+    options = Options(board, model, spaced, users, share, seed)
     ledger, wall_s = replayed(traces, options, out)
     summary = summarise(ledger, wall_s=wall_s, seed=seed)
     if skip_bad:
         summary["skipped_lines"] = skipped
-    title = f"{', '.join(names)} on {model} as {board.name}"
+    title = f"{', '.join(names)} on {model} as {board.name}, {spaced} arrivals"
     if out is not None:
         write_report(out, title, board, summary, ledger)
     if as_json:
@@ -172,7 +167,8 @@ def run_doctor(
     board = board_of(profile, settings)
     seconds = PrefillTime.fit(board).seconds
     traces, _ = traces_of(names, skip_bad, console)
-    ledger, _ = replayed(traces, Options(profile=board, verify=0.0))
+    options = Options(board, verify=0.0)
+    ledger, _ = replayed(traces, options)
     parted, causes = parting_table(traces, seconds), cause_table(ledger, seconds)
     if as_json:
         data = {"partings": parted.to_dict("records"), "causes": causes.to_dict("records")}

@@ -115,30 +115,29 @@ def cause_table(ledger: pd.DataFrame, seconds: Seconds) -> pd.DataFrame:
 
 
 def print_diagnosis(console: Console, parted: pd.DataFrame, causes: pd.DataFrame) -> None:
-    """Both tables, costliest first."""
-    table = Table(title="Where prompts part from their conversation", title_justify="left")
-    for name in ("client", "kind", "in"):
-        table.add_column(name)
+    """Both tables, costliest first, and what would mend what they show."""
+    title = "Where prompts part from their conversation"
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for name in ("client", "kind", "parts in"):
+        table.add_column(name, no_wrap=True)
     for name in ("partings", "tokens that came back", "prefill"):
         table.add_column(name, justify="right")
-    table.add_column("what would mend it")
     for row in parted.itertuples():
-        table.add_row(
-            row.client or "-",
-            row.kind,
-            row.region,
-            f"{row.partings:,}",
-            f"{row.tokens_back:,}",
-            duration(row.seconds),
-            row.mend,
-        )
+        counts = (f"{row.partings:,}", f"{row.tokens_back:,}", duration(row.seconds))
+        table.add_row(row.client or "-", row.kind, row.region, *counts)
     console.print(table)
-    table = Table(title="What was computed again, by cause", title_justify="left")
+    title = "What was computed again"
+    table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("cause")
     for name in ("requests", "tokens", "prefill"):
         table.add_column(name, justify="right")
-    table.add_column("what would mend it")
     for row in causes.itertuples():
-        cells = (f"{row.requests:,}", f"{row.tokens:,}", duration(row.seconds))
-        table.add_row(row.cause, *cells, row.mend)
+        counts = (f"{row.requests:,}", f"{row.tokens:,}", duration(row.seconds))
+        table.add_row(row.cause, *counts)
+    console.print(table)
+    mends = dict(zip(parted["region"], parted["mend"], strict=True))
+    mends |= dict(zip(causes["cause"], causes["mend"], strict=True))
+    table = Table(title="What would mend it", title_justify="left", show_header=False, box=None)
+    for name, mend in mends.items():
+        table.add_row(name, mend)
     console.print(table)

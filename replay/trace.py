@@ -16,7 +16,7 @@ TEXT, WHITESPACE, SPECIAL = 0, 1, 2
 
 
 class Run(NamedTuple):
-    """`length` tokens copied from `offset` of request `src`'s sequence (prompt + output), or fresh."""
+    """`length` tokens from `offset` of request `src`'s sequence (prompt + output), or fresh ones."""
 
     src: int
     offset: int
@@ -51,7 +51,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a trace; `number` is its place in the file, which is what a run's `src` names."""
+    """One request; `number` is its place in the file, which is what a run's `src` names."""
 
     number: int
     id: str
@@ -98,7 +98,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A file's requests in arrival order; a bad line that was passed over leaves its number unused."""
+    """A file's requests in arrival order; a line that was passed over leaves its number unused."""
 
     name: str
     header: Header

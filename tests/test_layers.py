@@ -180,7 +180,7 @@ def test_a_block_is_read_without_moving_the_state_and_absorbed_in_part(n: int) -
     close(o.transpose(0, 1), by_token(args, start.double()), CARRIED)
     for count in range(1, n + 1):
         moved, wanted = start.clone(), start.double()
-        delta_rule.absorb(moved, inner, u, count)
+        delta_rule.absorb(moved, inner.keys, inner.decay, u, count)
         by_token(tuple(x[:count] for x in args), wanted)
         close(moved, wanted, CARRIED)
 
@@ -221,9 +221,9 @@ def test_delta_net_block_absorbs_its_first_tokens(count: int) -> None:
     assert torch.equal(state, before[0]) and torch.equal(tail, before[1])
     want = [naive.delta_net(CONFIG, weights, x[i].double(), memory) for i in range(count)]
     close(out[:count], torch.stack(want), CARRIED)
-    layer.absorb(held, count, state, tail)
+    delta_rule.absorb(state, held.keys, held.decay, held.u, count)
     close(state, memory.s, CARRIED)
-    close(tail, memory.tail)
+    close(next_tail(held.joined, count, CONFIG.conv_kernel), memory.tail)
 
 
 # attention

@@ -51,7 +51,7 @@ class Attention:
         self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, rope: Rope
     ) -> None:
         """Write the rows of x [n, hidden] at positions [start, start + n) and nothing more."""
-        k, v = F.linear(x, self._kv).chunk(2, dim=-1)
+        k, v = F.linear(x, self._kv).chunk(2, -1)
         shaped = k.view(len(x), self._kv_heads, self._head)
         self._write(rope(self._key_norm(shaped), start), v, start, keys, values)
 

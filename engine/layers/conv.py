@@ -28,5 +28,8 @@ def causal_conv(
 
 
 def next_tail(joined: torch.Tensor, count: int, kernel: int) -> torch.Tensor:
-    """The tail [channels, kernel - 1] once `count` rows behind the old tail are absorbed."""
-    return joined[count : count + kernel - 1].t()
+    """The tail [..., channels, kernel - 1] once `count` rows behind the old tail are absorbed.
+
+    joined [..., kernel - 1 + n, channels]: a layer's, or several layers' at once.
+    """
+    return joined[..., count : count + kernel - 1, :].transpose(-1, -2)

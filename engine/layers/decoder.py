@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,8 @@ from engine.weights import Weights
 
 RunDelta = Callable[[int, DeltaNet, torch.Tensor], torch.Tensor]
 """Runs the delta net layer of that number (counting such layers only) over normed rows."""
+LayerRows = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of one attention layer, each [kv heads, window, head_dim]."""
 
 
 class Layer:
@@ -48,7 +50,6 @@ class Decoder:
             Layer(config, under(tensors, f"model.layers.{at}."), config.is_attention(at))
             for at in range(config.layers)
         ]
-        self.deltas = [at.mixer for at in self.layers if isinstance(at.mixer, DeltaNet)]
         self.draft = Draft(config, under(tensors, "mtp.")) if config.draft else None
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -60,20 +61,18 @@ class Decoder:
         x: torch.Tensor,
         start: int,
         run_delta: RunDelta,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        rows: Sequence[LayerRows],
         rope: Rope,
     ) -> torch.Tensor:
         """The hiddens [n, hidden] after the final norm, of embedded rows at [start, start + n).
 
-        `keys`, `values` [attention layers, kv heads, window, head_dim] get the new rows.
+        `rows`, one pair an attention layer, get the new rows.
         """
         deltas = attentions = 0
         for layer in self.layers:
             normed = layer.before(x)
             if isinstance(layer.mixer, Attention):
-                at = attentions
-                x = x + layer.mixer(normed, start, keys[at], values[at], rope)
+                x = x + layer.mixer(normed, start, *rows[attentions], rope)
                 attentions += 1
             else:
                 x = x + run_delta(deltas, layer.mixer, normed)

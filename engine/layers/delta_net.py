@@ -16,9 +16,12 @@ from engine.layers.norm import UNIT_EPS, GatedNorm, Norm, rounded
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a layer keeps of a verify block to absorb its first tokens later."""
+    """What a layer keeps of a verify block, so that its first tokens can be absorbed later."""
 
-    inner: delta_rule.Inner
+    keys: torch.Tensor
+    """[value heads, block, key_dim]."""
+    decay: torch.Tensor
+    """[value heads, block]."""
     u: torch.Tensor
     """[value heads, block, value_dim]."""
     joined: torch.Tensor
@@ -71,17 +74,13 @@ class DeltaNet:
     def block(
         self, x: torch.Tensor, state: torch.Tensor, tail: torch.Tensor
     ) -> tuple[torch.Tensor, Held]:
-        """Forward rows x [n, hidden] and change nothing; `absorb` takes the first of them in."""
+        """Forward rows x [n, hidden] and change nothing; what is held absorbs the first of them."""
         p = self._project(x, tail)
         heads = (part.transpose(0, 1) for part in (p.q, p.k, p.v, p.g, p.beta))
         inner = delta_rule.solve(*heads)
         o, u = delta_rule.read(inner, state)
-        return self._output(o.transpose(0, 1), p.gate), Held(inner, u, p.joined)
-
-    def absorb(self, held: Held, count: int, state: torch.Tensor, tail: torch.Tensor) -> None:
-        """Let `state` and `tail` take in the first `count` rows of a block, in place."""
-        delta_rule.absorb(state, held.inner, held.u, count)
-        tail.copy_(next_tail(held.joined, count, self._kernel))
+        held = Held(inner.keys, inner.decay, u, p.joined)
+        return self._output(o.transpose(0, 1), p.gate), held
 
     def _project(self, x: torch.Tensor, tail: torch.Tensor) -> Projected:
         rows, gate, b, a = torch.split_with_sizes(F.linear(x, self._in), self._splits, -1)

@@ -68,12 +68,17 @@ def read(inner: Inner, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return torch.bmm(inner.queries, state).baddbmm_(inner.scores, u), u
 
 
-def absorb(state: torch.Tensor, inner: Inner, u: torch.Tensor, count: int) -> None:
-    """Let `state` take in the first `count` tokens of an inner chunk, in place."""
-    decay = inner.decay[:, :count]
+def absorb(
+    state: torch.Tensor, keys: torch.Tensor, decay: torch.Tensor, u: torch.Tensor, count: int
+) -> None:
+    """Let `state` [heads, key_dim, value_dim] take in `count` tokens of an inner chunk, in place.
+
+    `keys` and `decay` are the chunk's own, `u` what `read` gave.
+    """
+    decay = decay[:, :count]
     last = decay[:, -1:]
-    keys = inner.keys[:, :count] * (last - decay).exp_().unsqueeze(2)
-    state.mul_(last.exp().unsqueeze(2)).baddbmm_(keys.transpose(1, 2), u[:, :count])
+    weighted = keys[:, :count] * (last - decay).exp_().unsqueeze(2)
+    state.mul_(last.exp().unsqueeze(2)).baddbmm_(weighted.transpose(1, 2), u[:, :count])
 
 
 def scan(

@@ -18,5 +18,5 @@ class Mlp:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Forward x [n, hidden]."""
-        gate, up = F.linear(x, self._in).chunk(2, dim=-1)
+        gate, up = F.linear(x, self._in).chunk(2, -1)
         return F.linear(F.silu(gate) * up, self._out)
