@@ -16,7 +16,7 @@ TEXT, WHITESPACE, SPECIAL = 0, 1, 2
 
 
 class Run(NamedTuple):
-    """`length` tokens from `offset` of request `src`'s sequence (prompt + output), or fresh ones."""
+    """`length` tokens from `offset` of request `src`'s sequence (prompt + output), or fresh."""
 
     src: int
     offset: int

@@ -1,5 +1,7 @@
 """The command line as a user meets it: figures, files, exit codes, one line for bad input.
 
+Covers replay.commands and replay.trace_commands through it.
+
 Method: main() in this process on small files; every kind of bad input must give exit 2, one line on
 standard error that names file and line, and no traceback.
 """
