@@ -25,7 +25,9 @@ LayerRows = tuple[torch.Tensor, torch.Tensor]
 class Layer:
     """A mixer, gated delta net or attention, and an MLP, each behind its norm."""
 
-    def __init__(self, config: HybridConfig, tensors: dict[str, torch.Tensor], attention: bool):
+    def __init__(
+        self, config: HybridConfig, tensors: dict[str, torch.Tensor], attention: bool
+    ) -> None:
         self.mixer: DeltaNet | Attention = (
             Attention(config, under(tensors, "self_attn."))
             if attention
