@@ -112,8 +112,7 @@ def changes(turns: list[Exchange]) -> Counter[str]:
         same = 0
         while same < min(len(old), len(new)) and old[same] == new[same]:
             same += 1
-        tools = before.raw["body"].get("tools") != after.raw["body"].get("tools")
-        if tools:
+        if before.raw["body"].get("tools") != after.raw["body"].get("tools"):
             found["tools changed"] += 1
         if same == len(old) == len(new):
             found["regenerated"] += 1
@@ -199,7 +198,6 @@ def measure(exchanges: list[Exchange]) -> dict[str, Any]:
         for part in one.raw["reply"]["parts"]
         if part[0] == "reasoning"
     ]
-    planned = [one for one in exchanges if "Plan Mode" in text_of(one.messages[-1])]
     children = {
         one.conversation for one in exchanges if one.client == "opencode" and one.kind == "subagent"
     }
@@ -222,7 +220,7 @@ def measure(exchanges: list[Exchange]) -> dict[str, Any]:
         "reasoning answered": dict(reasoned),
         "reasoning sent back": dict(back),
         "longest thoughts (tokens)": sorted(thoughts, reverse=True)[:5],
-        "plan-mode requests": len(planned),
+        "plan-mode requests": sum("Plan Mode" in text_of(one.messages[-1]) for one in exchanges),
         "broken tool calls": broken_calls(exchanges),
         "both clients at once (s)": round(overlap_s(exchanges), 1),
         "not 200": sum(one.raw["reply"]["status"] != 200 for one in exchanges),
