@@ -77,15 +77,17 @@ class Tokens:
             return self._kept[number]
         request = self._requests[number]
         ids = np.empty(request.prompt_tokens + request.output_tokens, dtype=np.int32)
-        at = 0
+        at = drawn = 0
         for run in chain(request.prompt, request.output):
-            part = ids[at : at + run.length]
             source = self._kept.get(run.src)
+            stop = at + run.length
             if source is not None:
-                part[:] = source[run.offset : run.offset + run.length]
-            else:
-                self._draw(part, _cut(self._stretches[number], at, run.length))
-            at += run.length
+                # What no kept sequence has is drawn in as few pieces as there are copies.
+                self._draw(ids[drawn:at], _cut(self._stretches[number], drawn, at - drawn))
+                ids[at:stop] = source[run.offset : run.offset + run.length]
+                drawn = stop
+            at = stop
+        self._draw(ids[drawn:], _cut(self._stretches[number], drawn, at - drawn))
         ids.flags.writeable = False
         self._keep(number, ids)
         return ids
@@ -221,6 +223,8 @@ def _hashes(start: int, count: int) -> npt.NDArray[np.uint64]:
 
 def _cut(stretches: _Stretches, offset: int, length: int) -> _Stretches:
     """The stretches of tokens [offset, offset + length), as a copy."""
+    if not length:
+        return stretches[:0]
     ends = np.cumsum(stretches[:, _LENGTH], dtype=np.int64)
     first = int(np.searchsorted(ends, offset, side="right"))
     last = int(np.searchsorted(ends, offset + length, side="left"))
