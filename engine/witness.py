@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,6 +17,8 @@ CLEAN = 0
 """The way of a state that only whole grid chunks have advanced, from empty."""
 GRID, VERIFY = 1, 2
 DRAFT_SALT = 0x5EED_D4AF
+_PIECE = 1 << 15
+"""Rows compared at once: the temporaries stay in the cache."""
 
 
 def mix(*values: int) -> int:
@@ -47,21 +51,31 @@ class Witness(Engine):
     """
 
     def __init__(
-        self, grid: int, window: int, *, vocab: int = 248_320, cost: Cost | None = None
+        self,
+        grid: int,
+        window: int,
+        *,
+        vocab: int = 248_320,
+        cost: Cost | None = None,
+        block_logits: bool = True,
     ) -> None:
+        """`cost` replaces the real bytes; without `block_logits` verify returns (0, 2) of them."""
         super().__init__(grid, window)
         self.vocab = vocab
         self._cost = cost
+        self._with_logits = block_logits
         self._hash = np.zeros(window, np.int64)
         self._way = np.zeros(window, np.int64)
         self._draft = np.zeros((2, window), np.int64)
         self._state = np.zeros(2, np.int64)
         self._tail = np.zeros(3, np.int64)
         self._block_hashes: list[int] = []
-        self._logits = np.zeros((64, 2), np.int64)
-        self._block_logits = torch.from_numpy(self._logits)
+        # A block is a few rows, and a night has millions: plain memory beats an array's slices.
+        rows = (self._hash, self._way, self._draft[0], self._draft[1])
+        self._memory = tuple(memoryview(row).cast("B").cast("q") for row in rows)
         chunks = -(-window // grid)
         ways = [signed(mix(CLEAN, GRID, at * grid, (at + 1) * grid)) for at in range(chunks)]
+        self._no_logits = torch.empty(0, 2, dtype=torch.int64)
         self._clean_ways = np.repeat(np.array(ways, np.int64), grid)
 
     # the Model port
@@ -90,7 +104,8 @@ class Witness(Engine):
 
     def twin(self, window: int) -> Witness:
         """Another empty witness."""
-        return Witness(self.grid, window, vocab=self.vocab, cost=self._cost)
+        logits = self._with_logits
+        return Witness(self.grid, window, vocab=self.vocab, cost=self._cost, block_logits=logits)
 
     # forward
 
@@ -115,23 +130,19 @@ class Witness(Engine):
         size = len(ids)
         stop = start + size
         row_way = self._block_way(start, stop)
-        hashes, salted, running = [], [], self._start_hash()
+        hashes, salted, running = array("q"), array("q"), self._start_hash()
         for token in ids.tolist():
             running = next_hash(running, token)
             value = running - 2**64 if running >= 2**63 else running
             hashes.append(value)
             salted.append(value ^ DRAFT_SALT)
-        self._hash[start:stop] = hashes
-        self._way[start:stop] = row_way
-        self._draft[0, start:stop] = salted
-        self._draft[1, start:stop] = row_way
-        self._block_hashes = hashes
-        if size > len(self._logits):
-            self._logits = np.zeros((size, 2), np.int64)
-            self._block_logits = torch.from_numpy(self._logits)
-        self._logits[:size, 0] = hashes
-        self._logits[:size, 1] = row_way
-        return self._block_logits[:size]
+        ways = array("q", (row_way,)) * size
+        for memory, values in zip(self._memory, (hashes, ways, salted, ways), strict=True):
+            memory[start:stop] = values
+        self._block_hashes = hashes.tolist()
+        if not self._with_logits:
+            return self._no_logits
+        return torch.from_numpy(np.column_stack([hashes, ways]))
 
     def _land(self, count: int) -> None:
         way = self._block_way(self._settled, self._settled + count)
@@ -171,10 +182,13 @@ class Witness(Engine):
         if self.length != size or self.pending:
             return f"length is {self.length}, pending {self.pending}, for {size} tokens"
         hashes = prefix_hashes(ids).view(np.int64)
-        if not np.array_equal(self._hash[:size], hashes):
-            return f"row {_first(self._hash[:size], hashes)} stands for other tokens"
-        if not np.array_equal(self._draft[0, :size], hashes ^ DRAFT_SALT):
-            return "a draft row stands for other tokens"
+        for start in range(0, size, _PIECE):
+            part = slice(start, min(size, start + _PIECE))
+            if not np.array_equal(self._hash[part], hashes[part]):
+                row = start + _first(self._hash[part], hashes[part])
+                return f"row {row} stands for other tokens"
+            if not np.array_equal(self._draft[0, part], hashes[part] ^ DRAFT_SALT):
+                return "a draft row stands for other tokens"
         if self._state[0] != hashes[-1] or not np.array_equal(self._tail[-size:], hashes[-3:]):
             return "a section stands for other tokens"
         if int(logits[0]) != hashes[-1]:

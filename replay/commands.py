@@ -92,7 +92,7 @@ def replayed(
     """The ledger of a replay, with a progress bar, and its wall seconds."""
     clock = SystemClock()
     begun_s = clock.mono_s()
-    journal = Journal(OsFiles(out)) if out is not None else Journal()
+    journal = Journal() if out is None else Journal(_emptied(out))
     total = sum(request.prompt_tokens for trace in traces for request in trace.requests)
     rows: list[LedgerRow] = []
     with progress("replaying", total, unit="tokens") as advance:
@@ -110,6 +110,17 @@ def write_report(
     (out / "report.html").write_text(render(title, board.about, summary, ledger))
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     ledger.to_parquet(out / "ledger.parquet")
+
+
+def _emptied(out: Path) -> OsFiles:
+    """The report's folder, without the journal of an earlier replay; raises BadInput."""
+    try:
+        files = OsFiles(out)
+        if files.exists(Journal.FILE):
+            files.unlink(Journal.FILE)
+    except OSError as error:
+        raise BadInput(str(out), None, f"cannot write there: {error.strerror}") from None
+    return files
 
 
 def board_of(name: str, settings: Sequence[str]) -> Profile:

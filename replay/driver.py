@@ -66,10 +66,8 @@ class Replay:
             Compute(profile, clock),
         )
         self._ideal = Ideal()
-        self._tokens = [
-            TraceTokens(trace, vocab=profile.vocab, seed=options.seed + index)
-            for index, trace in enumerate(traces)
-        ]
+        self._tokens: dict[int, TraceTokens] = {}
+        """Tokens of the traces under way; a pack's would not all fit in memory."""
         self._ends: dict[tuple[int, int], int | None] = {}
         """End anchor's position after each served request."""
 
@@ -83,7 +81,8 @@ class Replay:
         for arrival in schedule:
             self._clock.advance_to(arrival.at_s)
             yield self._request(arrival, schedule.request(arrival))
-            schedule.ended(arrival, self._clock.mono_s())
+            if schedule.ended(arrival, self._clock.mono_s()):
+                self._tokens.pop(arrival.trace, None)
         self._box.jobs.drain()
 
     def _request(self, arrival: Arrival, request: Request) -> LedgerRow:
@@ -91,7 +90,7 @@ class Replay:
         wait_s = self._clock.mono_s() - arrival.at_s
         if request.prompt_tokens >= self._engine.window:
             return refused(name, arrival, request, wait_s)
-        ids = self._tokens[arrival.trace].prompt(request.number)
+        ids = self._tokens_of(arrival).prompt(request.number)
         held = self._ideal.reusable(ids)
         verdict, ttft_s = self._serve(arrival, request, ids)
         resident = self._box.stack.resident
@@ -113,7 +112,7 @@ class Replay:
     ) -> tuple[Verdict | None, float | None]:
         """Run the turn, and close it where the client left; (the check, seconds to first token)."""
         begun_s = self._clock.mono_s()
-        output = self._tokens[arrival.trace].output(request.number)
+        output = self._tokens_of(arrival).output(request.number)
         leaves_after = len(output) if request.aborted_after is None else request.aborted_after
         leaves_in_prefill = request.aborted_after == 0
         had, ttft_s, verdict = 0, None, None
@@ -139,6 +138,14 @@ class Replay:
                     if request.aborted_after is not None and had >= leaves_after:
                         events.close()
         return verdict, ttft_s
+
+    def _tokens_of(self, arrival: Arrival) -> TraceTokens:
+        index, options = arrival.trace, self._options
+        if index not in self._tokens:
+            self._tokens[index] = TraceTokens(
+                self._traces[index], vocab=options.profile.vocab, seed=options.seed + index
+            )
+        return self._tokens[index]
 
     @staticmethod
     def _prompt(request: Request, ids: Ids) -> Prompt:

@@ -55,13 +55,15 @@ class Schedule:
         """The request that arrived."""
         return self._requests[arrival.trace][arrival.number]
 
-    def ended(self, arrival: Arrival, end_s: float) -> None:
-        """The request is done with, served or refused, at `end_s`."""
+    def ended(self, arrival: Arrival, end_s: float) -> bool:
+        """The request is done with, served or refused, at `end_s`; True for its trace's last."""
         for request in self._waiting.pop((arrival.trace, arrival.number), ()):
             self._push(arrival.user, arrival.trace, request, end_s + request.think_s)
         self._open[arrival.user] -= 1
-        if not self._open[arrival.user]:
-            self._take_trace(arrival.user, end_s)
+        if self._open[arrival.user]:
+            return False
+        self._take_trace(arrival.user, end_s)
+        return True
 
     def _take_trace(self, user: int, base_s: float) -> None:
         while self._next_trace < len(self._traces):

@@ -2,7 +2,11 @@
 
 import os
 
+import torch
 from hypothesis import HealthCheck, settings
+
+# Workers share the cores, and small products are slower on two threads than on one.
+torch.set_num_threads(1)
 
 settings.register_profile(
     "ci",
