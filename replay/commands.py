@@ -45,7 +45,7 @@ class SkippedLines:
         """Take a bad line."""
         self.count += 1
         if self.count <= self._shown_most:
-            self._console.print(f"skipped {bad}", markup=False, highlight=False)
+            self._console.print(f"skipped {bad}", markup=False, highlight=False, soft_wrap=True)
 
 
 def run_replay(

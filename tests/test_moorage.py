@@ -190,6 +190,55 @@ def test_skip_bad_counts_and_goes_on(run: Run, night: Path) -> None:
     assert f"{path}:4: " in err
 
 
+def raw_line(messages: list[object]) -> str:
+    """A line as our recorder writes one."""
+    body = {"model": "m", "messages": messages, "stream": True}
+    reply = {
+        "status": 200,
+        "parts": [["reasoning", "Hm."], ["content", "Hello."]],
+        "finish_reason": "stop",
+        "usage": None,
+        "aborted": False,
+        "frames": 3,
+    }
+    times = {"t": 1_000.0, "t_end": 1_001.0}
+    where = {"method": "POST", "path": "/v1/chat/completions", "headers": []}
+    line = {"format": "moorage.raw", "version": 1, **times, **where, "body": body, "reply": reply}
+    return json.dumps(line)
+
+
+GOOD = {"role": "user", "content": "Good evening."}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    "bad", [{"role": "user", "content": [IMAGE]}, {"role": "wizard", "content": "x"}]
+)
+@pytest.mark.parametrize("command", ["replay", "scrub"])
+def test_a_recording_with_what_nobody_knows_is_one_line(
+    run: Run, tmp_path: Path, bad: dict[str, object], command: str
+) -> None:
+    path, out = tmp_path / "raw.jsonl", tmp_path / "out.jsonl"
+    path.write_text("\n".join([raw_line([GOOD]), raw_line([GOOD, bad])]))
+    more = ("--out", out) if command == "scrub" else ()
+    code, printed, err = run(command, path, *more)
+    assert (code, printed) == (2, "")
+    assert f"{path}:2: " in one_line(err) and not out.exists()
+    code, printed, err = run(command, path, *more, "--skip-bad")
+    assert code == 0 and f"{path}:2: " in err + printed
+
+
+def test_a_raw_recording_replays_and_its_scrub_holds_no_text(run: Run, tmp_path: Path) -> None:
+    path, out = tmp_path / "raw.jsonl", tmp_path / "out.jsonl"
+    path.write_text(raw_line([GOOD]))
+    summary = json.loads(run("replay", path, "--json")[1])
+    assert (summary["requests"], summary["verified"]["failed"]) == (1, 0)
+    assert run("scrub", path, "--out", out, "--licence", "Apache-2.0")[0] == 0
+    assert "evening" not in out.read_text() and "Hello" not in out.read_text()
+    again = json.loads(run("replay", out, "--json")[1])
+    assert again["prompt_tokens"] == summary["prompt_tokens"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

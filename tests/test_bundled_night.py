@@ -1,0 +1,88 @@
+"""The bundled night: what it holds, that every resume of it is exact, and that models agree.
+
+Method: the shipped trace on the spark-27b board: all of it on the witness, its first requests on
+the random hybrid, and all of it there too as a slow test.
+"""
+
+from collections import Counter
+
+import pandas as pd
+import pytest
+
+from replay.commands import NIGHT
+from replay.driver import Options, Replay
+from replay.ledger import to_frame
+from replay.trace import Trace
+from replay.tracefile import read_trace
+from sim.profile import load
+
+BOARD = load("spark-27b")
+
+
+@pytest.fixture(scope="module")
+def night() -> Trace:
+    return read_trace(NIGHT)
+
+
+@pytest.fixture(scope="module")
+def seen(night: Trace) -> pd.DataFrame:
+    return to_frame(Replay([night], Options(BOARD)))
+
+
+def test_it_holds_what_a_night_has(night: Trace) -> None:
+    """At least 8 agent sessions, 12 chats, 600 requests, contexts past 100k, what clients do."""
+    requests = night.requests
+    assert len(requests) >= 600
+    kinds = Counter((request.client, request.kind) for request in requests)
+    assert kinds["opencode", "compaction"] >= 2
+    for client, kind in (
+        ("opencode", "turn"),
+        ("opencode", "title"),
+        ("opencode", "subagent"),
+        ("openwebui", "turn"),
+        ("openwebui", "title"),
+        ("openwebui", "tags"),
+        ("openwebui", "followups"),
+    ):
+        assert kinds[client, kind] > 0, (client, kind)
+    sessions = {
+        client: {r.session for r in requests if r.client == client and r.kind == "turn"}
+        for client in ("opencode", "openwebui")
+    }
+    assert len(sessions["opencode"]) >= 8 and len(sessions["openwebui"]) >= 12
+    long = {request.session for request in requests if request.prompt_tokens > 100_000}
+    assert len(long) >= 2
+    assert sum(request.aborted_after is not None for request in requests) >= 4
+    assert sum(request.think_end is not None for request in requests) > 300
+    assert NIGHT.stat().st_size < 2_000_000
+    assert set(night.header.clients) == {"opencode", "openwebui"}
+
+
+def test_every_request_holds_its_gate_on_the_witness(night: Trace, seen: pd.DataFrame) -> None:
+    assert len(seen) == len(night.requests)
+    assert seen["checked"].notna().all()
+    assert (seen["failure"] == "").all(), seen[seen["failure"] != ""]
+    assert (seen["checked"] == "bits").sum() > 100 and (seen["checked"] == "greedy").sum() > 100
+    assert (seen["cached"] + seen["reread"] + seen["new"] == seen["prompt"]).all()
+
+
+def agrees(night: Trace, verify: float) -> pd.DataFrame:
+    """The random model's ledger, after holding it to the witness's column by column."""
+    computed = to_frame(Replay([night], Options(BOARD, model="random", verify=verify)))
+    expected = to_frame(Replay([night], Options(BOARD, verify=verify)))
+    assert (computed["failure"] == "").all(), computed[computed["failure"] != ""]
+    pd.testing.assert_frame_equal(computed, expected)
+    return computed
+
+
+def test_the_random_model_agrees_on_the_nights_beginning(night: Trace) -> None:
+    computed = agrees(Trace(night.name, night.header, night.requests[:45]), verify=0.5)
+    assert (computed["checked"] == "bits").sum() >= 8
+    assert (computed["source"] == "end").any()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5_400)
+def test_the_random_model_agrees_on_the_whole_night(night: Trace) -> None:
+    computed = agrees(night, verify=0.12)
+    assert (computed["checked"] == "bits").sum() >= 40
