@@ -72,7 +72,8 @@ class Witness(Engine):
         self._block_hashes: list[int] = []
         # A block is a few rows, and a night has millions: plain memory beats an array's slices.
         rows = (self._hash, self._way, self._draft[0], self._draft[1])
-        self._memory = tuple(memoryview(row).cast("B").cast("q") for row in rows)
+        self._row_memory = tuple(map(_memory, rows))
+        self._state_memory, self._tail_memory = _memory(self._state), _memory(self._tail)
         chunks = -(-window // grid)
         ways = [signed(mix(CLEAN, GRID, at * grid, (at + 1) * grid)) for at in range(chunks)]
         self._no_logits = torch.empty(0, 2, dtype=torch.int64)
@@ -112,7 +113,7 @@ class Witness(Engine):
     def _chunk(self, ids: Ids) -> torch.Tensor:
         start = self._settled
         stop = start + len(ids)
-        way = int(self._state[1])
+        way = self._state_memory[1]
         row_way = signed(mix(way & MASK, GRID, start, stop))
         hashes = prefix_hashes(ids, self._start_hash()).view(np.int64)
         self._hash[start:stop] = hashes
@@ -137,8 +138,9 @@ class Witness(Engine):
             hashes.append(value)
             salted.append(value ^ DRAFT_SALT)
         ways = array("q", (row_way,)) * size
-        for memory, values in zip(self._memory, (hashes, ways, salted, ways), strict=True):
-            memory[start:stop] = values
+        hash_rows, way_rows, draft_hashes, draft_ways = self._row_memory
+        hash_rows[start:stop], way_rows[start:stop] = hashes, ways
+        draft_hashes[start:stop], draft_ways[start:stop] = salted, ways
         self._block_hashes = hashes.tolist()
         if not self._with_logits:
             return self._no_logits
@@ -157,17 +159,18 @@ class Witness(Engine):
 
     def _start_hash(self) -> int:
         """The state's hash; a tail that does not belong to it spoils everything that follows."""
-        at, tail = int(self._state[0]) & MASK, int(self._tail[2]) & MASK
+        at, tail = self._state_memory[0] & MASK, self._tail_memory[2] & MASK
         return at if at == tail else mix(at, tail)
 
     def _block_way(self, start: int, stop: int) -> int:
         # Once a block, so in one expression; odd factors keep different blocks different.
-        way = int(self._state[1]) * 0x9E3779B97F4A7C15 + start * 0xBF58476D1CE4E5B9
+        way = self._state_memory[1] * 0x9E3779B97F4A7C15 + start * 0xBF58476D1CE4E5B9
         return signed((way + stop * 0x94D049BB133111EB + VERIFY) & MASK)
 
     def _absorb(self, hashes: list[int], way: int) -> None:
-        self._state[:] = hashes[-1], way
-        self._tail[:] = [*self._tail.tolist(), *hashes][-3:]
+        self._state_memory[0], self._state_memory[1] = hashes[-1], way
+        tail = self._tail_memory
+        tail[0], tail[1], tail[2] = (*tail, *hashes)[-3:]
 
     # what a cold prefill gives
 
@@ -210,6 +213,11 @@ class Witness(Engine):
         if int(self._state[1]) != (last if whole < size else CLEAN):
             return "the state was not computed as a cold prefill's"
         return "" if int(logits[1]) == last else "the logits were not computed as a cold prefill's"
+
+
+def _memory(numbers: npt.NDArray[np.int64]) -> memoryview:
+    """A contiguous array's own memory as plain integers."""
+    return memoryview(numbers).cast("B").cast("q")
 
 
 def _first(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> int:
