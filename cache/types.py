@@ -175,3 +175,20 @@ class Marks:
         if position < self.prompt:
             return Region.HISTORY
         return Region.REASONING if position < self.reasoning else Region.ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """An answer among the rows: [start, stop) were written by the engine, thinking first."""
+
+    start: int
+    """Tokens of the prompt it answered; what the template opened for it lies before."""
+    think_end: int
+    """First row after its thinking; equals `start` when it did not think."""
+    stop: int
+    hidden: tuple[tuple[int, int], ...] = ()
+    """(start, length) of spans the client never saw, in rows, ascending, inside [start, stop)."""
+
+    def __post_init__(self) -> None:
+        assert 0 < self.start <= self.think_end <= self.stop
+        assert all(self.start <= at and at + size <= self.stop for at, size in self.hidden)
