@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -30,12 +32,20 @@ class AnchorConfig:
         return line % self.head_step == 0 and line <= self.head_limit
 
 
-def copy_sections(state: CacheState) -> tuple[torch.Tensor, ...]:
-    """New tensors that hold what every section holds now, in the state's order."""
-    return tuple(section.tensor.clone() for section in state.sections)
+Tensors = tuple[torch.Tensor, ...]
+"""Copies of all sections, in the state's order."""
 
 
-def write_sections(state: CacheState, tensors: Sequence[torch.Tensor]) -> None:
+def copy_sections(state: CacheState, into: Tensors | None = None) -> Tensors:
+    """What every section holds now, in new tensors or in those of an older copy."""
+    if into is None:
+        return tuple(section.tensor.clone() for section in state.sections)
+    for section, tensor in zip(state.sections, into, strict=True):
+        tensor.copy_(section.tensor)
+    return into
+
+
+def write_sections(state: CacheState, tensors: Tensors) -> None:
     """Put copies back into the live sections."""
     assert len(tensors) == len(state.sections), "a copy of another model's state"
     for section, tensor in zip(state.sections, tensors, strict=True):
@@ -50,7 +60,9 @@ class Anchor:
 
     tokens: int
     gate: Gate
-    tensors: tuple[torch.Tensor, ...]
+    tensors: Tensors
+    kind: Literal["grid", "checkpoint"] = "grid"
+    """On a grid line, or wherever a generation was."""
 
 
 def victim(lines: Sequence[int], config: AnchorConfig) -> int | None:
@@ -66,14 +78,17 @@ def victim(lines: Sequence[int], config: AnchorConfig) -> int | None:
 
 
 class Anchors:
-    """The anchors of one sequence, ascending: a later one is a newer one."""
+    """The anchors of one sequence, ascending by position."""
 
     def __init__(self, config: AnchorConfig) -> None:
-        self._config = config
+        self.config = config
         self._anchors: list[Anchor] = []
 
     def __len__(self) -> int:
         return len(self._anchors)
+
+    def __iter__(self) -> Iterator[Anchor]:
+        return iter(self._anchors)
 
     @property
     def lines(self) -> list[int]:
@@ -88,35 +103,60 @@ class Anchors:
         return None
 
     def take(self, line: int, gate: Gate, state: CacheState, anchor_bytes: int) -> None:
-        """Copy the sections at a line above all others; room is made before the copy."""
-        assert not self._anchors or line > self._anchors[-1].tokens, (
-            f"line {line} is not the newest"
-        )
-        self._make_room(line, anchor_bytes)
-        self._anchors.append(Anchor(line, gate, copy_sections(state)))
+        """Copy the sections at a grid line; room is made before the copy."""
+        if self._make_room(line, anchor_bytes):
+            self._insert(Anchor(line, gate, copy_sections(state)))
+
+    def checkpoint(self, line: int, state: CacheState, anchor_bytes: int) -> None:
+        """Copy the sections wherever a generation is; the greedy gate."""
+        if self._make_room(line, anchor_bytes):
+            self._insert(Anchor(line, Gate.GREEDY, copy_sections(state), "checkpoint"))
+
+    def adopt(self, anchor: Anchor, anchor_bytes: int) -> bool:
+        """Take in copies that were made elsewhere, if they are worth the room."""
+        if not self._make_room(anchor.tokens, anchor_bytes):
+            return False
+        self._insert(anchor)
+        return True
 
     def cut(self, length: int) -> None:
         """Drop the anchors above `length`: their rows are about to go."""
         while self._anchors and self._anchors[-1].tokens > length:
             self._anchors.pop()
 
-    def drop(self, lines: Collection[int]) -> None:
-        """Drop the anchors at these lines."""
-        self._anchors = [anchor for anchor in self._anchors if anchor.tokens not in lines]
+    def only(self, lines: Collection[int]) -> Anchors:
+        """The anchors at these lines; the copies are shared, nobody writes to them."""
+        some = Anchors(self.config)
+        some._anchors = [anchor for anchor in self._anchors if anchor.tokens in lines]
+        return some
 
-    def _make_room(self, line: int, anchor_bytes: int) -> None:
-        lines = [*self.lines, line]
-        gone: set[int] = set()
-        while (len(lines) - len(gone)) * anchor_bytes > self._config.budget_bytes:
-            lowest = victim([at for at in lines if at not in gone], self._config)
-            if lowest is None:
+    def _insert(self, anchor: Anchor) -> None:
+        at = bisect_left(self.lines, anchor.tokens)
+        self._anchors.insert(at, anchor)
+
+    def _make_room(self, line: int, anchor_bytes: int) -> bool:
+        """Evict until one at `line` fits; False when there is one already, or it goes itself."""
+        lines = self.lines
+        at = bisect_left(lines, line)
+        if lines[at : at + 1] == [line]:
+            return False
+        lines.insert(at, line)
+        while len(lines) * anchor_bytes > self.config.budget_bytes:
+            gone = victim(lines, self.config)
+            if gone is None:
                 break
-            gone.add(lowest)
-        if gone:
-            self.drop(gone)
+            lines.remove(gone)
+        kept = set(lines)
+        self._anchors = [anchor for anchor in self._anchors if anchor.tokens in kept]
+        return line in kept
 
-    def check(self, valid: int, grid: int) -> None:
-        """Integrity: ascending lines on the grid, all over rows that are valid."""
+    def check(self, valid: int, grid: int, taint: int | None) -> None:
+        """Integrity: ascending, over valid rows, bit-gated only on clean grid lines."""
         lines = self.lines
         assert lines == sorted(set(lines)), lines
-        assert all(0 < line <= valid and line % grid == 0 for line in lines), (lines, valid)
+        assert all(0 < line <= valid for line in lines), (lines, valid)
+        for anchor in self._anchors:
+            clean = taint is None or anchor.tokens <= taint
+            assert anchor.gate is Gate.GREEDY or (anchor.tokens % grid == 0 and clean), (
+                anchor.tokens
+            )

@@ -20,9 +20,14 @@ class TurnRow:
     client: str
     kind: str
     prompt: int
+    """Tokens of the prompt as it was served."""
+    asked: int
+    """Tokens of the prompt as the client sent it."""
     cached: int
     source: str
-    """Tier and kind of line: `cold`, `grid` or `end` for the resident prefix."""
+    """`cold`, or the kind of line, after the tier when it was not in place: `park.end`."""
+    guest: bool
+    """It borrowed the rows in place."""
     gate: str
     why: str
     parted_at: int
@@ -72,6 +77,7 @@ class Journal:
         self.rows.append(row)
         self.counters["turns"] += 1
         self.counters["prompt_tokens"] += row.prompt
+        self.counters["guests"] += row.guest
         self.counters["cached_tokens"] += row.cached
         self.counters["forwarded_tokens"] += row.forwarded
         self.counters["output_tokens"] += row.output

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from cache.account import Answer
+from cache.anchors import AnchorConfig, write_sections
+from cache.guest import GuestConfig, Stash
+from cache.meet import Meeting, exactly
+from cache.park import Park
+from cache.parked import Kind, ParkConfig
 from cache.ports import Model
 from cache.resident import Resident
-from cache.types import COLD, Ask, Ids, Line, Marks, Offer, Outcome
+from cache.types import COLD, Ask, Gate, Ids, Line, Met, Offer, Outcome
 from cache.why import Ghosts, Reason, explain
+
+COMPACTION = "compaction"
+"""Kind of the request that replaces a conversation by its summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackConfig:
+    """Every tier's settings."""
+
+    anchors: AnchorConfig = field(default_factory=AnchorConfig)
+    park: ParkConfig = field(default_factory=ParkConfig)
+    guest: GuestConfig = field(default_factory=GuestConfig)
+    keeps_end: bool = True
+    checkpoint_tokens: int = 512
+    """Tokens of an answer from one checkpoint to the next; 0 takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +39,12 @@ class Plan:
     """What would serve an ask, and why nothing serves it further. Making one changes nothing."""
 
     ask: Ask
+    in_place: Met
+    """How far the ask goes on with the rows in place."""
     offers: tuple[Offer, ...]
     best: Offer | None
+    guest: bool
+    """The request borrows the rows in place: they come back after it."""
     reason: Reason
 
     @property
@@ -25,67 +53,199 @@ class Plan:
         return self.best.line if self.best else COLD
 
     @property
+    def served(self) -> Ids:
+        """The prompt that would be read: the ask's own tokens, or the rows' where they stand."""
+        return self.best.met.served if self.best else self.ask.ids
+
+    @property
     def source(self) -> str:
-        """What serves it: `cold`, or the kind of line of the tier that does."""
-        return self.line.kind
+        """What serves it: `cold`, or the kind of line, after the tier that brings it back."""
+        if self.best is None:
+            return "cold"
+        tier = "" if self.best.tier == Resident.name else f"{self.best.tier}."
+        return tier + self.line.kind
 
 
 class Stack:
     """All caches of one engine, behind one question and one choice."""
 
-    def __init__(self, model: Model, resident: Resident) -> None:
+    def __init__(
+        self, model: Model, config: StackConfig | None = None, meeting: Meeting = exactly
+    ) -> None:
+        self.config = config = config or StackConfig()
         self._model = model
-        self.resident = resident
+        self._meeting = meeting
+        self.resident = Resident(model.window, config.anchors, keeps_end=config.keeps_end)
+        self.park = Park(config.park, model, meeting)
+        self._stash = Stash(config.guest, model)
         self._ghosts = Ghosts()
+        self._guest: Ids | None = None
+        """Tokens of a guest's rows, while one is in the house; they are not the account's."""
+        self._guest_taint: int | None = None
 
     def plan(self, ask: Ask) -> Plan:
-        """Ask every tier and pick: a later line wins. Changes nothing, so a peek is this call."""
-        resident = self.resident
-        offer = resident.offer(ask)
-        line = offer.line if offer else COLD
-        shared = resident.shared(ask.ids)
-        reason = explain(
-            line,
-            shared,
-            self._ghosts.shared(ask.ids),
-            resident.valid,
-            ask.limit,
-            self._model.grid,
-            resident.anchored_below(min(shared, ask.limit)),
-            resident.marks,
-        )
-        return Plan(ask, (offer,) if offer else (), offer, reason)
+        """Ask every tier and pick what leaves the least to forward. Changes nothing: a peek."""
+        account = self.resident.account
+        met = self._meeting(account, ask)
+        asked = (self.resident.offer(met), self.park.offer(ask))
+        offers = tuple(offer for offer in asked if offer is not None)
+        fitting = [o for o in offers if len(o.met.served) < self._model.window]
+        # At equal cost what is in place already comes first.
+        best = min(fitting, key=lambda o: (o.forwarded, o.tier != Resident.name), default=None)
+        line = best.line.tokens if best else 0
+        in_place = best is None or best.tier == Resident.name
+        guest = in_place and self._stash.is_guest(ask, line, account.valid)
+        return Plan(ask, met, offers, best, guest, self._reason(met, best))
 
-    def restore(self, plan: Plan, marks: Marks) -> Line:
-        """Act on a plan just made: remember what goes, restore the line, let the model resume."""
-        resident = self.resident
-        if plan.reason.shared < resident.valid:
-            self._ghosts.add(resident.ids)
-        if plan.best is None:
-            resident.start_cold(self._model)
+    def _reason(self, met: Met, best: Offer | None) -> Reason:
+        """Why the best line is no higher, in the sequence that it belongs to."""
+        account, anchored = self.resident.account, self.resident.anchored_below(met.limit)
+        if best is not None and best.tier == Park.name:
+            account, met, anchored = best.entry.account, best.met, best.line.tokens
+        return explain(
+            best.line if best else COLD,
+            met,
+            self._ghosts.shared(met.served),
+            account,
+            self._model.grid,
+            anchored,
+        )
+
+    def restore(self, plan: Plan, tools: int, system: int) -> Line:
+        """Act on a plan just made: put aside what goes, restore the line, let the model resume.
+
+        The line may be lower than the plan's when there was no room to bring the rows back.
+        """
+        self._leave()
+        self.park.next_turn()
+        resident, ask, line = self.resident, plan.ask, plan.line
+        if plan.guest and self._stash.open(ask, line.tokens, resident.account.valid):
+            return self._receive(plan)
+        keep = self._keep(plan)
+        if plan.in_place.rows < resident.account.valid:
+            self._ghosts.add(resident.account.ids)
+        if plan.best is not None and plan.best.tier == Park.name:
+            outcome = self.park.restore(plan.best, resident, keep)
+            if not outcome.ok:
+                line = resident.account.best_line(resident.account.valid) or COLD
         else:
-            resident.restore(plan.best, self._model)
-        resident.marks = marks
-        return plan.line
+            self.park.save(resident, line.tokens, keep)
+        if line.tokens:
+            resident.restore(line, self._model)
+        else:
+            resident.start_cold(self._model)
+        resident.begin(ask.session, tools, system, len(plan.served))
+        return line
+
+    # a turn's progress
 
     def passed(self, ids: Ids, stop: int) -> None:
         """The prefill of `ids` has come to `stop`."""
-        self.resident.passed(ids, stop, self._model)
+        if self._guest is not None:
+            self._guest = ids[:stop]
+        else:
+            self.resident.passed(ids, stop, self._model)
 
-    def keep(self, ids: Ids, marks: Marks) -> Outcome:
-        """The generation has ended: `ids` are the committed tokens, prompt and answer."""
-        return self.resident.keep_end(ids, marks, self._model)
+    def generates(self, ids: Ids, answer: Sequence[int]) -> None:
+        """A generation goes on: `ids` and `answer` are committed, the last token not forwarded."""
+        if self._guest is not None:
+            self._cover(len(ids) + len(answer))
+        elif self._wants_checkpoint(len(ids) + len(answer), begins=not answer):
+            self.resident.checkpoint(_joined(ids, answer), self._model)
+
+    def keep(self, ids: Ids, tokens: Sequence[int], answer: Answer) -> Outcome:
+        """The generation has ended: `ids` and `tokens` are committed, prompt and answer."""
+        committed = _joined(ids, tokens)
+        if self._guest is not None:
+            self._guest = committed[: self._model.length]
+            return Outcome(False, "guest")
+        return self.resident.keep_end(committed, answer, self._model)
 
     def forget(self) -> None:
         """The engine failed in the middle of a forward: nothing it holds is known to be whole."""
+        if self._guest is not None:
+            self._leave()
+            return
         self.resident.start_cold(self._model)
+        self.park.lose_rows()
+
+    # putting aside
+
+    def _keep(self, plan: Plan) -> Kind | None:
+        """What to keep of the rows in place that this request replaces.
+
+        A compaction replaces its own conversation, of which only the head comes back. A prompt that
+        goes on with more than half of the rows is an edit of the same conversation, and what it
+        left is dead; anything else is another conversation.
+        """
+        account, ask, rows = self.resident.account, plan.ask, plan.in_place.rows
+        if ask.kind == COMPACTION:
+            self.park.forget_session(ask.session)
+            return "pin"
+        if account.valid - rows < self.config.park.block_rows:
+            return None
+        other = ask.session is not None and account.session not in (None, ask.session)
+        return "park" if other or 2 * rows < account.valid else None
+
+    def _receive(self, plan: Plan) -> Line:
+        """A guest begins: the model resumes for it, and the account stays as it is."""
+        line = plan.line
+        if line.tokens:
+            write_sections(self._model.cache_state(), self.resident.account.copies_at(line))
+        self._model.resume_at(line.tokens)
+        self._guest = plan.served[: line.tokens]
+        self._guest_taint = None if line.gate is Gate.BITS else line.tokens
+        return line
+
+    def _leave(self) -> None:
+        """The guest is gone: its rows are given back to whom they belong."""
+        if self._guest is not None:
+            self._stash.put_back()
+            self._guest = None
+
+    def _cover(self, stop: int) -> None:
+        """A guest's answer grows: more rows are copied, or honestly given up."""
+        resident, stash = self.resident, self._stash
+        if not stash.cover(stop, resident.account.valid):
+            self.park.save(resident, stash.covered, None)
+            resident.cut(stash.covered)
+
+    def _wants_checkpoint(self, committed: int, *, begins: bool) -> bool:
+        """At a generation's start and every so many tokens; not when its last block ran ahead."""
+        step, length = self.config.checkpoint_tokens, self._model.length
+        gone_on = length - self.resident.account.valid
+        return step > 0 and length <= committed and (begins or gone_on >= step)
+
+    # accounts
+
+    @property
+    def taint(self) -> int | None:
+        """Lowest row of the current sequence that is not a cold prefill's."""
+        return self._guest_taint if self._guest is not None else self.resident.account.taint
+
+    @property
+    def rows(self) -> Ids:
+        """Tokens of the current sequence's rows."""
+        return self._guest if self._guest is not None else self.resident.account.ids
+
+    @property
+    def end(self) -> int | None:
+        """Where the current sequence's end anchor stands."""
+        end = None if self._guest is not None else self.resident.account.end
+        return end.tokens if end is not None else None
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes by what holds them, as the budgets count them."""
         cost = self._model.cost()
-        rows = {"rows": self.resident.valid * cost.row_bytes}
-        return rows | self.resident.held_bytes(cost.anchor_bytes)
+        rows = {"rows": self.resident.account.valid * cost.row_bytes}
+        more = {"park": self.park.held_bytes(), "stash": self._stash.held_bytes()}
+        return rows | self.resident.held_bytes(cost.anchor_bytes) | more
 
     def check(self) -> None:
         """Integrity of every account; for tests and idle time."""
         self.resident.check(self._model.grid)
+        self.park.check(self.resident)
+
+
+def _joined(ids: Ids, tokens: Sequence[int]) -> Ids:
+    return np.concatenate([ids, np.array(tokens, np.int32)])

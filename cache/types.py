@@ -93,7 +93,7 @@ class Line:
     """A position where a sequence may resume: `tokens` tokens are absorbed."""
 
     tokens: int
-    kind: Literal["cold", "grid", "end"]
+    kind: Literal["cold", "grid", "checkpoint", "end"]
     gate: Gate
 
 
@@ -106,22 +106,39 @@ class Ask:
 
     ids: Ids
     session: str | None = None
+    kind: str = "turn"
+    answer_max: int = 0
+    """Rows its answer may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """How far a prompt goes on with a sequence: its first `copy` tokens stand for `rows` rows."""
+
+    rows: int
+    copy: int
+    served: Ids
+    """The prompt as it would be served from those rows: the rows' own tokens, then the rest."""
 
     @property
     def limit(self) -> int:
         """The highest line that can serve it: one token must be forwarded to get logits."""
-        return len(self.ids) - 1
+        return min(self.rows, len(self.served) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A tier's answer to an ask: where it can resume, and what that costs."""
+    """A tier's answer to an ask: where it can resume, and what is left to do."""
 
     tier: str
     line: Line
-    read_bytes: int = 0
-    cost_s: float = 0.0
+    met: Met
     entry: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def forwarded(self) -> int:
+        """Tokens a prefill from there would forward."""
+        return len(self.met.served) - self.line.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,26 +172,6 @@ class Region(StrEnum):
     HISTORY = "history"
     REASONING = "reasoning"
     ANSWER = "answer"
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Where a sequence's regions end, in tokens from its start; all default to nothing known."""
-
-    tools: int = 0
-    system: int = 0
-    prompt: int = 0
-    reasoning: int = 0
-
-    def region(self, position: int) -> Region:
-        """The region a position lies in."""
-        if position < self.tools:
-            return Region.TOOLS
-        if position < self.system:
-            return Region.SYSTEM
-        if position < self.prompt:
-            return Region.HISTORY
-        return Region.REASONING if position < self.reasoning else Region.ANSWER
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cache.types import Ids, Line, Marks, Region, common_prefix
+from cache.account import Account
+from cache.types import Ids, Line, Met, Region, common_prefix
 
 
 class Why(StrEnum):
@@ -74,33 +75,24 @@ class Ghosts:
         self._tokens -= len(ids)
 
 
-def explain(
-    line: Line,
-    shared: int,
-    ghost: int,
-    rows: int,
-    limit: int,
-    grid: int,
-    anchored: int,
-    marks: Marks,
-) -> Reason:
-    """Why the best line is no higher than it is.
+def explain(line: Line, met: Met, ghost: int, account: Account, grid: int, anchored: int) -> Reason:
+    """Why the best line of a sequence is no higher than it is.
 
-    `rows` are the rows in place before the turn, `shared` of them equal the prompt's, `ghost` is
-    the same for rows that are gone; `limit` is the highest line the prompt could use at all, and
-    `anchored` the highest line at or below the shared rows that ever had an anchor.
+    `met` is how far the prompt goes on with the sequence, `ghost` the same for rows that are gone,
+    and `anchored` the highest line at or below the shared rows that ever had an anchor.
     """
-    reach = min(shared, limit)
+    shared, reach = met.rows, met.limit
     best = max(line.tokens, min(anchored, reach))
     rest = reach - best
     causes = {
         Why.EVICTED: best - line.tokens,
         Why.GRID if rest < grid else Why.UNANCHORED: rest,
-        Why.REPLACED: min(ghost, limit) - reach,
+        Why.REPLACED: min(ghost, len(met.served) - 1) - reach,
     }
     lost = {cause: tokens for cause, tokens in causes.items() if tokens > 0}
-    region = marks.region(shared) if shared < rows else None
-    return Reason(_code(line, shared, rows, grid, lost), shared, max(shared, ghost), region, lost)
+    region = account.region(shared) if shared < account.valid else None
+    code = _code(line, shared, account.valid, grid, lost)
+    return Reason(code, shared, max(shared, ghost), region, lost)
 
 
 def _code(line: Line, shared: int, rows: int, grid: int, lost: Mapping[Why, int]) -> Why:

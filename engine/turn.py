@@ -6,13 +6,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import torch
 
+from cache.account import Answer
 from cache.journal import Journal, TurnRow
 from cache.ports import Clock, Jobs
 from cache.stack import Plan, Stack
-from cache.types import Ask, Ids, Line, Marks
+from cache.types import Ask, Ids, Line
 from engine.adapter import Engine
 from engine.decode import Rule, decode
 
@@ -29,10 +29,9 @@ class Prompt:
     system: int = 0
     """Tokens of the tool block, which comes first, and of the system text after it."""
 
-    def marks(self, reasoning: int = 0) -> Marks:
-        """Where its regions end, with an answer whose first `reasoning` tokens are thinking."""
-        head, prompt = self.tools + self.system, len(self.ids)
-        return Marks(self.tools, head, prompt, prompt + reasoning if reasoning else 0)
+    def ask(self, answer_max: int) -> Ask:
+        """What the caches are asked."""
+        return Ask(self.ids, self.session, self.kind, answer_max)
 
 
 class Meter(Protocol):
@@ -72,8 +71,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The whole prompt is in place; `logits` are its last position's."""
+    """The whole prompt is in place as it was served; `logits` are its last position's."""
 
+    ids: Ids
     logits: torch.Tensor
 
 
@@ -99,9 +99,13 @@ class Box:
     meter: Meter = field(default_factory=NoMeter)
 
 
-def no_thinking(answer: Sequence[int]) -> int:
-    """Tokens of an answer up to the end of its thinking, for a model that does not think."""
-    return 0
+Reader = Callable[[Sequence[int]], Answer]
+"""Says of an answer's tokens how many are thinking, and which the client never sees."""
+
+
+def plainly(answer: Sequence[int]) -> Answer:
+    """An answer without thinking, of which the client sees all."""
+    return Answer()
 
 
 @dataclass(slots=True)
@@ -110,6 +114,7 @@ class Progress:
 
     begun_s: float
     ready_s: float
+    line: Line
     done: int
     answer: list[int] = field(default_factory=list)
     rounds: int = 0
@@ -123,19 +128,19 @@ def turn(
     rule: Rule,
     limit: int,
     stop_ids: frozenset[int] = frozenset(),
-    thinking: Callable[[Sequence[int]], int] = no_thinking,
+    read: Reader = plainly,
 ) -> Generator[Event, None, None]:
     """Serve one prompt. Closing the iterator at any event cancels; what was computed is kept.
 
     The prompt must fit the window with one row to spare. Ends with a row in the journal.
     """
     engine, stack, clock = box.engine, box.stack, box.clock
-    ids, size = prompt.ids, len(prompt.ids)
-    assert 0 < size < engine.window
+    assert 0 < len(prompt.ids) < engine.window
     begun_s = clock.mono_s()
-    plan = stack.plan(Ask(ids, prompt.session))
-    line = stack.restore(plan, prompt.marks())
-    at = Progress(begun_s, begun_s, line.tokens)
+    plan = stack.plan(prompt.ask(limit))
+    line = stack.restore(plan, prompt.tools, prompt.system)
+    ids, size = plan.served, len(plan.served)
+    at = Progress(begun_s, begun_s, line, line.tokens)
     try:
         yield Resumed(line, plan)
         logits = torch.empty(0)
@@ -147,11 +152,13 @@ def turn(
             at.done, at.ready_s = stop, clock.mono_s()
             box.jobs.pump()
             yield Chunk(stop)
-        yield Ready(logits)
+        yield Ready(ids, logits)
+        stack.generates(ids, ())
         for new in decode(engine, logits, rule, limit, stop_ids):
             at.rounds += bool(at.answer)
             at.answer += new
             box.meter.decoded(len(new))
+            stack.generates(ids, at.answer)
             box.jobs.pump()
             yield Tokens(new)
         at.finish = "stop" if at.answer[-1] in stop_ids else "length"
@@ -162,22 +169,23 @@ def turn(
         if at.finish == "failed":
             stack.forget()
         elif at.done == size:
-            committed = np.concatenate([ids, np.array(at.answer, np.int32)])
-            kept = stack.keep(committed, prompt.marks(thinking(at.answer)))
+            kept = stack.keep(ids, at.answer, read(at.answer))
             at.end = "kept" if kept.ok else kept.why
         box.journal.add(_row(box, prompt, plan, at), box.jobs)
 
 
 def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
-    line, reason = plan.line, plan.reason
+    line, reason = at.line, plan.reason
     return TurnRow(
         wall_s=box.clock.wall_s(),
         session=prompt.session,
         client=prompt.client,
         kind=prompt.kind,
-        prompt=len(prompt.ids),
+        prompt=len(plan.served),
+        asked=len(prompt.ids),
         cached=line.tokens,
-        source=plan.source,
+        source=plan.source if line == plan.line else line.kind,
+        guest=plan.guest,
         gate=line.gate.name.lower(),
         why=reason.code,
         parted_at=reason.shared,
@@ -188,7 +196,7 @@ def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
         rounds=at.rounds,
         finish=at.finish,
         end=at.end,
-        taint=box.stack.resident.taint,
+        taint=box.stack.taint,
         prefill_s=at.ready_s - at.begun_s,
         decode_s=box.clock.mono_s() - at.ready_s,
         held_bytes=box.stack.held_bytes(),

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from cache.types import Marks, Region, common_prefix
+from cache.types import Region, common_prefix
 from cache.why import Why
 from replay.ledger import CAUSES
 from replay.report import duration
@@ -61,15 +61,22 @@ def partings(trace: Trace) -> Iterator[Parting]:
         rows = before.prompt_tokens + max(0, before.output_tokens - 1)
         at = common_prefix(tokens.prompt(request.number), tokens.sequence(before.number)[:rows])
         if at < rows:
-            region = _marks(before).region(at)
+            region = _region(before, at)
             yield Parting(
                 request.number, request.client, request.kind, region, at, _back(request, at)
             )
 
 
-def _marks(request: Request) -> Marks:
+def _region(request: Request, at: int) -> Region:
+    """Where a position of a request's sequence lies."""
     tools, prompt = request.parts.tools, request.prompt_tokens
-    return Marks(tools, tools + request.parts.system, prompt, prompt + (request.think_end or 0))
+    ends = (
+        (tools, Region.TOOLS),
+        (tools + request.parts.system, Region.SYSTEM),
+        (prompt, Region.HISTORY),
+        (prompt + (request.think_end or 0), Region.REASONING),
+    )
+    return next((region for end, region in ends if at < end), Region.ANSWER)
 
 
 def _back(request: Request, at: int) -> int:

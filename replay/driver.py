@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 import torch
 
-from cache.anchors import AnchorConfig
+from cache.account import Answer
 from cache.journal import Journal
-from cache.resident import Resident
 from cache.stack import Stack
 from cache.types import Gate, Ids
-from engine.turn import Box, Chunk, Prompt, Ready, Tokens, turn
+from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
 from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
-from replay.models import build
+from replay.models import build, stack_config
 from replay.schedule import Arrival, Arrivals, Schedule
 from replay.tokens import Tokens as TraceTokens
 from replay.trace import Request, Trace
@@ -41,6 +40,15 @@ class Options:
     seed: int = 0
 
 
+@dataclass(slots=True)
+class _Watch:
+    """What the driver sees while a request is served."""
+
+    held: int = 0
+    verdict: Verdict | None = None
+    ttft_s: float | None = None
+
+
 class Replay:
     """One box over a list of traces; iterate for a ledger row a request, in the order served."""
 
@@ -52,14 +60,9 @@ class Replay:
         self._traces = traces
         self._clock = clock = VirtualClock()
         self._engine, self._verifier = build(options.model, profile, options.seed)
-        resident = Resident(
-            profile.window,
-            AnchorConfig(budget_bytes=profile.resident_bytes),
-            keeps_end=profile.end_anchor,
-        )
         self._box = Box(
             self._engine,
-            Stack(self._engine, resident),
+            Stack(self._engine, stack_config(profile)),
             clock,
             SeededJobs(options.seed),
             journal or Journal(),
@@ -91,53 +94,53 @@ class Replay:
         if request.prompt_tokens >= self._engine.window:
             return refused(name, arrival, request, wait_s)
         ids = self._tokens_of(arrival).prompt(request.number)
-        held = self._ideal.reusable(ids)
-        verdict, ttft_s = self._serve(arrival, request, ids)
-        resident = self._box.stack.resident
-        self._ideal.add(resident.ids)
-        self._ends[arrival.trace, request.number] = resident.end
-        saw = Served(
-            held=held,
-            ttft_s=ttft_s,
+        stack, saw = self._box.stack, _Watch()
+        self._serve(arrival, request, ids, saw)
+        self._ideal.add(stack.rows)
+        self._ends[arrival.trace, request.number] = stack.end
+        verdict = saw.verdict
+        seen = Served(
+            held=saw.held,
+            ttft_s=saw.ttft_s,
             end_before=self._ends.get((arrival.trace, request.extends))
             if request.extends is not None
             else None,
             checked=verdict.gate if verdict else None,
             failure=verdict.why if verdict else "",
         )
-        return served(name, arrival, request, wait_s, self._box.journal.rows[-1], saw)
+        return served(name, arrival, request, wait_s, self._box.journal.rows[-1], seen)
 
-    def _serve(
-        self, arrival: Arrival, request: Request, ids: Ids
-    ) -> tuple[Verdict | None, float | None]:
-        """Run the turn, and close it where the client left; (the check, seconds to first token)."""
+    def _serve(self, arrival: Arrival, request: Request, ids: Ids, saw: _Watch) -> None:
+        """Run the turn, and close it where the client left."""
         begun_s = self._clock.mono_s()
         output = self._tokens_of(arrival).output(request.number)
         leaves_after = len(output) if request.aborted_after is None else request.aborted_after
-        leaves_in_prefill = request.aborted_after == 0
-        had, ttft_s, verdict = 0, None, None
+        thinking, hidden = request.think_end or 0, request.hidden
         events = turn(
             self._box,
             self._prompt(request, ids),
             self._rule(arrival, request, output),
             limit=max(1, len(output)),
-            thinking=lambda answer: min(request.think_end or 0, len(answer)),
+            read=lambda answer: Answer(min(thinking, len(answer)), hidden),
         )
+        had = 0
         for event in events:
             match event:
-                case Chunk(done) if leaves_in_prefill and done < len(ids):
+                case Resumed(_, plan):
+                    saw.held = self._ideal.reusable(plan.served)
+                case Chunk(done) if request.aborted_after == 0 and done < len(ids):
                     # Nobody recorded how far the prefill was; let it be one chunk on.
                     events.close()
-                case Ready(logits):
-                    verdict = self._check(arrival, ids, logits)
+                case Ready(served_ids, logits):
+                    saw.verdict = self._check(arrival, served_ids, logits)
                     if leaves_after == 0:
                         events.close()
                 case Tokens(new):
-                    ttft_s = self._clock.mono_s() - begun_s if not had else ttft_s
+                    if not had:
+                        saw.ttft_s = self._clock.mono_s() - begun_s
                     had += len(new)
                     if request.aborted_after is not None and had >= leaves_after:
                         events.close()
-        return verdict, ttft_s
 
     def _tokens_of(self, arrival: Arrival) -> TraceTokens:
         index, options = arrival.trace, self._options
@@ -168,7 +171,7 @@ class Replay:
         chosen = random.Random(f"{self._options.seed}:{arrival.trace}:{arrival.number}").random()
         if chosen >= self._options.verify:
             return None
-        taint = self._box.stack.resident.taint
+        taint = self._box.stack.taint
         gate = Gate.BITS if taint is None else Gate.GREEDY
         clean = len(ids) if taint is None else taint
         return self._verifier.check(ids, logits, gate, clean)

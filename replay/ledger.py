@@ -38,6 +38,8 @@ class LedgerRow:
     decode_s: float = 0.0
     prompt: int = 0
     """Tokens the prefill came to: the whole prompt, unless the client left during it."""
+    put_back: int = 0
+    """Tokens that were served beyond those the client sent: what its copy had left out."""
     unread: int = 0
     """Tokens of the prompt that were never read, because it was refused or cancelled."""
     cached: int = 0
@@ -56,6 +58,8 @@ class LedgerRow:
     output: int = 0
     rounds: int = 0
     source: str = "refused"
+    guest: bool = False
+    """It borrowed the rows in place, which were put back after it."""
     gate: str = ""
     why: str = ""
     parted_at: int = 0
@@ -74,6 +78,8 @@ class LedgerRow:
     held_rows: int = 0
     held_anchors: int = 0
     held_end: int = 0
+    held_park: int = 0
+    held_stash: int = 0
 
 
 def refused(trace: str, arrival: Arrival, request: Request, wait_s: float) -> LedgerRow:
@@ -129,6 +135,7 @@ def served(
         ttft_s=saw.ttft_s,
         decode_s=turn.decode_s,
         prompt=prompt,
+        put_back=turn.prompt - turn.asked,
         unread=turn.prompt - prompt,
         cached=turn.cached,
         forwarded=turn.forwarded,
@@ -142,6 +149,7 @@ def served(
         output=turn.output,
         rounds=turn.rounds,
         source=turn.source,
+        guest=turn.guest,
         gate=turn.gate,
         why=turn.why,
         parted_at=turn.parted_at,
@@ -151,12 +159,14 @@ def served(
         taint=turn.taint,
         extends=request.extends,
         followup=request.extends is not None,
-        end_resume=turn.source == "end" and turn.cached == saw.end_before,
+        end_resume=turn.source.endswith("end") and turn.cached == saw.end_before,
         checked=None if saw.checked is None else saw.checked.name.lower(),
         failure=saw.failure,
         held_rows=turn.held_bytes["rows"],
         held_anchors=turn.held_bytes["anchors"],
         held_end=turn.held_bytes["end"],
+        held_park=turn.held_bytes["park"],
+        held_stash=turn.held_bytes["stash"],
     )
 
 

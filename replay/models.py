@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from cache.anchors import AnchorConfig
+from cache.guest import GuestConfig
+from cache.parked import ParkConfig
+from cache.stack import StackConfig
 from cache.types import Cost
 from engine.adapter import Engine
 from engine.config import HybridConfig
@@ -38,3 +42,14 @@ def build(model: str, profile: Profile, seed: int) -> tuple[Engine, Verifier]:
         )
         return hybrid, ColdVerifier(hybrid)
     raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")
+
+
+def stack_config(profile: Profile) -> StackConfig:
+    """The tiers' settings of a board."""
+    return StackConfig(
+        anchors=AnchorConfig(budget_bytes=profile.resident_bytes),
+        park=ParkConfig(park_bytes=profile.park_bytes, pin_bytes=profile.pin_bytes),
+        guest=GuestConfig(tokens_max=profile.guest_tokens, stash_bytes=profile.stash_bytes),
+        keeps_end=profile.end_anchor,
+        checkpoint_tokens=profile.checkpoint_tokens,
+    )

@@ -8,6 +8,9 @@ import pandas as pd
 
 from replay.ledger import CAUSES
 
+HOLDERS = ("rows", "anchors", "end", "park", "stash")
+"""What holds memory: rows in place, copies of the sections, what is put aside."""
+
 
 def summarise(ledger: pd.DataFrame, *, wall_s: float, seed: int) -> dict[str, Any]:
     """The fields of `moorage replay --json`.
@@ -26,8 +29,10 @@ def summarise(ledger: pd.DataFrame, *, wall_s: float, seed: int) -> dict[str, An
         "over_window": int(ledger["over_window"].sum()),
         **totals,
         "unread_tokens": int(ledger["unread"].sum()),
+        "put_back_tokens": int(served["put_back"].sum()),
         "ideal_cached_tokens": int(served["ideal"].sum()),
         "output_tokens": int(served["output"].sum()),
+        "guests": int(served["guest"].sum()),
         "followups": int(served["followup"].sum()),
         "end_resumes": int((served["followup"] & served["end_resume"]).sum()),
         "by_source": _sums(served, "source", "cached"),
@@ -46,7 +51,7 @@ def summarise(ledger: pd.DataFrame, *, wall_s: float, seed: int) -> dict[str, An
             "bits": int((checked["checked"] == "bits").sum()),
             "greedy": int((checked["checked"] == "greedy").sum()),
         },
-        "peak_bytes": {name: _peak(served[f"held_{name}"]) for name in ("rows", "anchors", "end")},
+        "peak_bytes": {name: _peak(served[f"held_{name}"]) for name in HOLDERS},
         "wall_s": wall_s,
         "prompt_tokens_per_wall_s": totals["prompt_tokens"] / wall_s if wall_s else 0.0,
         "seed": seed,

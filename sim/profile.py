@@ -36,6 +36,16 @@ class Profile:
     resident_bytes: int
     """Anchor budget."""
     end_anchor: bool
+    park_bytes: int
+    """Other conversations' rows in memory."""
+    pin_bytes: int
+    """Heads of replaced conversations; what they leave, parked conversations may use."""
+    stash_bytes: int
+    """Rows a short request borrows."""
+    guest_tokens: int
+    """A longer request is no guest."""
+    checkpoint_tokens: int
+    """Tokens of an answer from one checkpoint to the next; 0 takes none."""
     decode_tokens_s: float
     drafts: int
     """Drafts a verify block carries."""
@@ -50,8 +60,10 @@ class Profile:
         for name in whole:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
-        if self.resident_bytes < 0 or self.drafts < 0:
-            raise ValueError("resident_bytes and drafts must not be negative")
+        room = ("resident_bytes", "park_bytes", "pin_bytes", "stash_bytes", "guest_tokens")
+        for name in (*room, "checkpoint_tokens", "drafts"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
             raise ValueError("decode_tokens_s must be positive and accepted within 0 and 1")
         (short, _), (long, _) = self.prefill_fit
@@ -66,6 +78,11 @@ SETTABLE = {
     "anchor_bytes": int,
     "resident_bytes": int,
     "end_anchor": bool,
+    "park_bytes": int,
+    "pin_bytes": int,
+    "stash_bytes": int,
+    "guest_tokens": int,
+    "checkpoint_tokens": int,
     "decode_tokens_s": float,
     "drafts": int,
     "accepted": float,
@@ -91,8 +108,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Profile:
             about=data["about"],
             vocab=data["vocab"],
             **data["shape"],
-            resident_bytes=data["budgets"]["resident_bytes"],
-            end_anchor=data["budgets"].get("end_anchor", True),
+            **data["budgets"],
             decode_tokens_s=data["decode"]["tokens_s"],
             drafts=data["decode"]["drafts"],
             accepted=data["decode"]["accepted"],

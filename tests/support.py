@@ -7,9 +7,10 @@ import torch
 from made_up import MadeUp
 
 from cache.anchors import AnchorConfig
+from cache.guest import GuestConfig
 from cache.journal import Journal, TurnRow
-from cache.resident import Resident
-from cache.stack import Stack
+from cache.parked import ParkConfig
+from cache.stack import Stack, StackConfig
 from cache.types import Gate, Ids
 from engine.adapter import Engine
 from engine.config import HybridConfig
@@ -53,17 +54,42 @@ def verifier(of: Engine) -> Verifier:
 
 
 def box(
-    of: Engine, *, anchors: int = 17, newest: int = 4, keeps_end: bool = True, seed: int = 0
+    of: Engine,
+    *,
+    anchors: int = 17,
+    newest: int = 4,
+    keeps_end: bool = True,
+    seed: int = 0,
+    park_rows: int = 0,
+    pin_rows: int = 0,
+    guest_tokens: int = 0,
+    stash_rows: int = 0,
+    checkpoint_tokens: int = 0,
 ) -> Box:
-    """A box around an engine, with room for so many anchors."""
-    config = AnchorConfig(
-        budget_bytes=anchors * of.cost().anchor_bytes,
-        newest_kept=newest,
-        head_step=4 * of.grid,
-        head_limit=8 * of.grid,
+    """A box around an engine, with room for so many anchors; what is not asked for is off."""
+    cost = of.cost()
+    config = StackConfig(
+        anchors=AnchorConfig(
+            budget_bytes=anchors * cost.anchor_bytes,
+            newest_kept=newest,
+            head_step=4 * of.grid,
+            head_limit=8 * of.grid,
+        ),
+        park=ParkConfig(
+            park_bytes=park_rows * cost.row_bytes,
+            pin_bytes=pin_rows * cost.row_bytes,
+            block_rows=of.grid,
+        ),
+        guest=GuestConfig(
+            tokens_max=guest_tokens,
+            stash_bytes=stash_rows * cost.row_bytes,
+            margin_rows=16,
+            block_rows=of.grid,
+        ),
+        keeps_end=keeps_end,
+        checkpoint_tokens=checkpoint_tokens,
     )
-    stack = Stack(of, Resident(of.window, config, keeps_end=keeps_end))
-    return Box(of, stack, VirtualClock(), SeededJobs(seed), Journal())
+    return Box(of, Stack(of, config), VirtualClock(), SeededJobs(seed), Journal())
 
 
 def forced(answer: Ids, *, accepts: tuple[int, ...] = (), seed: str = "0") -> Forced:
@@ -79,19 +105,24 @@ def serve(
     check: Verifier | None = None,
     accepts: tuple[int, ...] = (),
     session: str | None = None,
+    kind: str = "turn",
+    limit: int | None = None,
+    check_accounts: bool = True,
 ) -> tuple[TurnRow, Verdict | None]:
     """One turn with a forced answer; its journal row, and the verdict when a verifier is given."""
     verdict: Verdict | None = None
-    for event in turn(on, Prompt(ids, session), forced(answer, accepts=accepts), limit=len(answer)):
+    prompt = Prompt(ids, session, kind=kind)
+    for event in turn(on, prompt, forced(answer, accepts=accepts), limit=limit or len(answer)):
         if isinstance(event, Ready) and check is not None:
-            verdict = judge(on, ids, event.logits, check)
-    on.stack.check()
+            verdict = judge(on, event.ids, event.logits, check)
+    if check_accounts:
+        on.stack.check()
     return on.journal.rows[-1], verdict
 
 
 def judge(on: Box, ids: Ids, logits: torch.Tensor, check: Verifier) -> Verdict:
     """Hold the state after a prefill to the gate that the taint line implies."""
-    taint = on.stack.resident.taint
+    taint = on.stack.taint
     gate = Gate.BITS if taint is None else Gate.GREEDY
     return check.check(ids, logits, gate, len(ids) if taint is None else taint)
 

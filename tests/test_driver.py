@@ -178,7 +178,7 @@ def test_canary_a_fault_in_the_running_box_is_reported(model: str, tiny_random: 
     replay = Replay([build.trace()], options(model=model))
     for row in replay:
         rows.append(row)
-        anchor = replay.box.stack.resident.anchors.best(700)
+        anchor = replay.box.stack.resident.account.anchors.best(700)
         assert anchor is not None
         for tensor in anchor.tensors[:1]:
             tensor.view(-1)[0] += 1

@@ -208,8 +208,10 @@ def test_a_client_that_leaves_closes_the_upstream_at_once(
     upstream = Upstream(pieces=pieces, then="hang")
     with proxied(upstream, tmp_path / "raw.jsonl") as proxy:
         with httpx.stream("POST", f"{proxy}/v1/chat/completions", json=BODY) as reply:
+            # Kept: a generator that is collected closes the connection.
+            chunks = reply.iter_raw()
             if pieces:
-                next(reply.iter_raw())
+                next(chunks)
             assert not upstream.left.is_set()
             left_s = time.monotonic()
         assert upstream.left.wait(WAIT_S)

@@ -1,17 +1,14 @@
 """The rows in place: offers, the end anchor, the taint line, and what goes when rows go.
 
-Method: the witness through real turns, on a grid of 64; a hypothesis state machine against a naive
-account of which rows are whose.
+Method: the witness through real turns, on a grid of 64. The state machine over all tiers is in
+test_stack_machine.
 """
 
-import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support import GRID, box, engine, forced, joined, prefill_only, serve, tokens, verifier
 
-from cache.types import Ask, Gate, Ids, common_prefix
+from cache.account import Answer
+from cache.types import Ask, Gate, Ids
 from engine.turn import Box, Chunk, Prompt, turn
 
 PROMPT = 5 * GRID + 21
@@ -26,26 +23,19 @@ def after_one_turn(**kwargs: int | bool) -> tuple[Box, Ids, Ids]:
 def test_an_offer_changes_nothing_however_often_it_is_made() -> None:
     on, prompt, answer = after_one_turn()
     resident = on.stack.resident
-    before = (resident.valid, resident.taint, resident.end, resident.anchors.lines)
+    account = resident.account
+    before = (account.valid, account.taint, on.stack.end, account.anchors.lines)
     ask = Ask(joined(prompt, answer, tokens(9, 3)))
-    offers = [resident.offer(ask) for _ in range(3)]
-    assert offers[0] == offers[1] == offers[2]
-    assert before == (resident.valid, resident.taint, resident.end, resident.anchors.lines)
-
-
-def test_an_offer_above_the_floor_only() -> None:
-    on, prompt, _ = after_one_turn()
-    ask = Ask(prompt[: 3 * GRID + 1])
-    offer = on.stack.resident.offer(ask, floor=3 * GRID - 1)
-    assert offer is not None and offer.line.tokens == 3 * GRID
-    assert on.stack.resident.offer(ask, floor=3 * GRID) is None
+    lines = [on.stack.plan(ask).line for _ in range(3)]
+    assert lines[0] == lines[1] == lines[2]
+    assert before == (account.valid, account.taint, on.stack.end, account.anchors.lines)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 7])
 def test_the_end_is_offered_only_to_a_prompt_that_goes_past_it(missing: int) -> None:
     """A prompt that ends at the end anchor, or before it, leaves no token to forward there."""
     on, prompt, answer = after_one_turn()
-    end = on.stack.resident.end
+    end = on.stack.end
     assert end is not None
     whole = joined(prompt, answer)[:end]
     row, _ = serve(on, whole[: end - missing], tokens(3, 4))
@@ -75,20 +65,25 @@ def test_a_grid_anchor_beats_an_end_anchor_at_the_same_height() -> None:
     on, prompt = box(engine("witness")), tokens(3 * GRID, 1)
     # One token out, so that the generation ends where the prompt does.
     serve(on, prompt, tokens(1, 2))
-    assert on.stack.resident.end == 3 * GRID
+    assert on.stack.end == 3 * GRID
     row, _ = serve(on, joined(prompt, tokens(5, 3)), tokens(2, 4))
     assert (row.source, row.gate) == ("grid", "bits")
 
 
-def test_the_same_two_buffers_hold_the_end_turn_after_turn() -> None:
-    on, prompt, answer = after_one_turn()
-    resident = on.stack.resident
-    buffers = resident._end_buffers
-    assert buffers is not None and len(buffers) == 2
-    before = [buffer.data_ptr() for buffer in buffers]
-    serve(on, joined(prompt, answer, tokens(30, 3)), tokens(11, 4))
-    assert resident._end_buffers is buffers
-    assert [buffer.data_ptr() for buffer in buffers] == before
+def test_the_end_anchor_needs_no_new_memory_turn_after_turn() -> None:
+    """Its buffers are the last one's, or that one became an anchor within the budget."""
+    on, prompt, answer = after_one_turn(anchors=4)
+    text, seen = joined(prompt, answer), set()
+    for turn_number in range(12):
+        account = on.stack.resident.account
+        assert account.end is not None
+        held = [*account.end.tensors, *(t for anchor in account.anchors for t in anchor.tensors)]
+        assert len({tensor.data_ptr() for tensor in held}) == len(held) <= 2 * 5
+        seen |= {tensor.data_ptr() for tensor in account.end.tensors}
+        text = joined(text, tokens(30, turn_number))
+        written = tokens(11, 99 + turn_number)
+        serve(on, text, written)
+        text = joined(text, written)
 
 
 def test_an_engine_ahead_of_the_answer_is_cut_back_first() -> None:
@@ -98,7 +93,7 @@ def test_an_engine_ahead_of_the_answer_is_cut_back_first() -> None:
     row, _ = serve(on, prompt, answer, accepts=(3, 3))
     assert row.end == "kept"
     # first token; a block of 4 gives four more; the next block has one left to give.
-    assert on.stack.resident.end == on.stack.resident.valid == 106
+    assert on.stack.end == on.stack.resident.account.valid == 106
     assert on.engine.length == 106
     follow = joined(prompt, answer, tokens(9, 3))
     row, verdict = serve(on, follow, tokens(3, 4), check=verifier(on.engine))
@@ -116,9 +111,9 @@ def test_sections_past_the_answer_keep_no_end() -> None:
     of.verify(answer)
     of.accept(6)
     of.settle()
-    outcome = resident.keep_end(joined(prompt, answer[:3]), resident.marks, of)
+    outcome = resident.keep_end(joined(prompt, answer[:3]), Answer(), of)
     assert (outcome.ok, outcome.why) == (False, "absorbed")
-    assert resident.end is None and resident.valid == 103
+    assert on.stack.end is None and resident.account.valid == 103
     resident.check(GRID)
 
 
@@ -138,7 +133,7 @@ def test_a_cancelled_prefill_keeps_its_anchors() -> None:
             events.close()
     row = on.journal.rows[-1]
     assert (row.finish, row.forwarded, row.output) == ("cancelled", 4 * GRID, 0)
-    assert on.stack.resident.anchors.lines == [GRID, 2 * GRID, 3 * GRID, 4 * GRID]
+    assert on.stack.resident.account.anchors.lines == [GRID, 2 * GRID, 3 * GRID, 4 * GRID]
     row, verdict = serve(on, prompt, tokens(3, 2), check=verifier(of))
     assert (row.cached, row.gate) == (4 * GRID, "bits")
     assert verdict is not None and verdict.ok, verdict
@@ -146,15 +141,14 @@ def test_a_cancelled_prefill_keeps_its_anchors() -> None:
 
 def test_taint_is_the_lowest_row_a_block_wrote() -> None:
     on, prompt, answer = after_one_turn()
-    resident = on.stack.resident
-    assert resident.taint == PROMPT
+    assert on.stack.taint == PROMPT
     follow = joined(prompt, answer, tokens(4 * GRID, 3))
     serve(on, follow, tokens(9, 4))
-    assert resident.taint == PROMPT
-    assert resident.gate(5 * GRID) is Gate.BITS
-    assert resident.gate(6 * GRID) is Gate.GREEDY
+    assert on.stack.taint == PROMPT
+    assert on.stack.resident.account.gate(5 * GRID) is Gate.BITS
+    assert on.stack.resident.account.gate(6 * GRID) is Gate.GREEDY
     serve(on, joined(prompt[: 3 * GRID + 5], tokens(9, 5)), tokens(9, 4))
-    assert resident.taint == 3 * GRID + 14
+    assert on.stack.taint == 3 * GRID + 14
 
 
 def test_a_failed_forward_leaves_nothing_to_resume_from() -> None:
@@ -169,70 +163,6 @@ def test_a_failed_forward_leaves_nothing_to_resume_from() -> None:
         serve(on, joined(prompt[: 2 * GRID], tokens(99, 3)), tokens(3))
     of._chunk = chunk  # type: ignore[method-assign]
     assert on.journal.rows[-1].finish == "failed"
-    assert on.stack.resident.valid == 0
+    assert on.stack.resident.account.valid == 0
     row, verdict = serve(on, prompt, tokens(3), check=verifier(of))
     assert row.source == "cold" and verdict is not None and verdict.ok
-
-
-class Conversations(RuleBasedStateMachine):
-    """Turns that extend, part, repeat and break off, against a plain account of what was read."""
-
-    @initialize(seed=st.integers(0, 3))
-    def begin(self, seed: int) -> None:
-        self.of = engine("witness", window=1_024)
-        self.on = box(self.of, anchors=5, seed=seed)
-        self.check = verifier(self.of)
-        self.last = tokens(70, seed)
-        self.count = 0
-
-    def fresh(self, size: int) -> Ids:
-        self.count += 1
-        return tokens(size, 1_000 + self.count)
-
-    def ask(self, ids: Ids, answer: int) -> None:
-        ids = ids[:900]
-        resident = self.on.stack.resident
-        held, end = resident.ids.copy(), resident.end
-        written = self.fresh(answer)
-        row, verdict = serve(self.on, ids, written, check=self.check)
-        assert verdict is not None and verdict.ok, verdict
-        shared = common_prefix(held, ids)
-        assert row.parted_at == shared
-        assert row.cached <= min(shared, len(ids) - 1)
-        if end is not None and shared == len(held) and end <= len(ids) - 1:
-            assert row.cached == end
-        assert row.cached + row.forwarded == row.prompt
-        self.last = joined(ids, written)
-        assert np.array_equal(resident.ids, self.last[: resident.valid])
-        assert resident.valid >= len(self.last) - 1
-
-    @rule(size=st.integers(1, 150), answer=st.integers(1, 30))
-    def extend(self, size: int, answer: int) -> None:
-        self.ask(joined(self.last, self.fresh(size)), answer)
-
-    @rule(part=st.floats(0, 1), size=st.integers(1, 150), answer=st.integers(1, 30))
-    def part(self, part: float, size: int, answer: int) -> None:
-        self.ask(joined(self.last[: int(part * len(self.last))], self.fresh(size)), answer)
-
-    @rule(answer=st.integers(1, 9))
-    def again(self, answer: int) -> None:
-        self.ask(self.last, answer)
-
-    @rule(size=st.integers(64, 300))
-    def leave_early(self, size: int) -> None:
-        ids = joined(self.last, self.fresh(size))[:900]
-        events = turn(self.on, Prompt(ids), forced(tokens(3)), limit=3)
-        for event in events:
-            if isinstance(event, Chunk):
-                events.close()
-        self.last = ids
-
-    @invariant()
-    def accounts_hold(self) -> None:
-        if hasattr(self, "on"):
-            self.on.stack.check()
-            assert len(self.on.stack.resident.anchors) <= 5
-
-
-Conversations.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
-TestConversations = Conversations.TestCase

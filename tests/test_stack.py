@@ -3,10 +3,14 @@
 Method: the witness; the plan before each turn against the turn's journal row.
 """
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import GRID, box, engine, joined, serve, tokens
 
+from cache.account import Account
+from cache.anchors import AnchorConfig
+from cache.meet import exactly
 from cache.types import Ask
 
 
@@ -37,13 +41,23 @@ def test_a_replaced_conversation_is_remembered_as_such() -> None:
     assert row.lost == {"replaced": 6 * GRID}
 
 
+def test_meeting_token_by_token() -> None:
+    account = Account.empty(100, AnchorConfig())
+    account.extend(np.arange(50, dtype=np.int32), 50)
+    ids = np.array([0, 1, 2, 9], np.int32)
+    met = exactly(account, Ask(ids))
+    assert (met.rows, met.copy, met.limit) == (3, 3, 3) and met.served is ids
+    assert exactly(account, Ask(ids[:3])).limit == 2
+
+
 def test_held_bytes_count_rows_anchors_and_end() -> None:
     of = engine("witness")
     on = box(of)
-    assert on.stack.held_bytes() == {"rows": 0, "anchors": 0, "end": 0}
+    nothing = {"rows": 0, "anchors": 0, "end": 0, "park": 0, "stash": 0}
+    assert on.stack.held_bytes() == nothing
     serve(on, tokens(3 * GRID + 1), tokens(1))
     cost = of.cost()
-    assert on.stack.held_bytes() == {
+    assert on.stack.held_bytes() == nothing | {
         "rows": (3 * GRID + 1) * cost.row_bytes,
         "anchors": 3 * cost.anchor_bytes,
         "end": cost.anchor_bytes,

@@ -31,7 +31,8 @@ WORLD = re.compile(
 EVERYWHERE = re.compile(r"except (Base)?Exception\b(?! as error:\n)|\bFIXME\b|\bTODO\b|\bXXX\b")
 UNSEEDED = re.compile(r"\brandom\.(random|randint|choice|shuffle|sample|randrange)\(")
 MODEL_WORDS = re.compile(
-    r"\b(hybrid|witness|gdn|gated|delta.?net|attention|qwen\w*|mtp|rope|conv|transformers?)\b", re.I
+    r"\b(hybrid|witness|gdn|gated.delta|delta.?net|attention|qwen\w*|mtp|rope|conv|transformers?)\b",
+    re.I,
 )
 HOSTS = {"cache/host.py"}
 """Where the real world may be touched."""

@@ -1,4 +1,4 @@
-"""The values the tiers speak: prefixes are compared element by element, marks name regions.
+"""The values the tiers speak: prefixes are compared element by element.
 
 Method: hypothesis against the naive loop; fixed cases for the edges.
 """
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.types import Ask, Cost, Marks, Region, View, common_prefix
+from cache.types import Cost, Generation, Met, View, common_prefix
 
 ids = st.lists(st.integers(0, 3), max_size=40).map(lambda x: np.array(x, np.int32))
 
@@ -31,7 +31,16 @@ def test_common_prefix_finds_a_parting_in_any_window(at: int) -> None:
 
 
 def test_one_token_is_always_left_to_forward() -> None:
-    assert Ask(np.arange(7, dtype=np.int32)).limit == 6
+    served = np.arange(7, dtype=np.int32)
+    assert Met(7, 7, served).limit == 6
+    assert Met(4, 4, served).limit == 4
+
+
+def test_a_generation_holds_its_parts() -> None:
+    Generation(10, 12, 20, ((12, 3), (19, 1)))
+    for bad in ((10, 9, 20, ()), (10, 12, 11, ()), (10, 12, 20, ((19, 2),)), (0, 1, 2, ())):
+        with pytest.raises(AssertionError):
+            Generation(*bad)  # type: ignore[arg-type]
 
 
 def test_a_views_rows_are_the_buffer_itself() -> None:
@@ -39,22 +48,6 @@ def test_a_views_rows_are_the_buffer_itself() -> None:
     view.rows(1, 3).fill_(1)
     assert view.rows(1, 3).shape == (2, 2, 3)
     assert view.tensor.sum() == 12
-
-
-@pytest.mark.parametrize(
-    ("position", "region"),
-    [
-        (0, Region.TOOLS),
-        (9, Region.TOOLS),
-        (10, Region.SYSTEM),
-        (15, Region.HISTORY),
-        (30, Region.REASONING),
-        (34, Region.REASONING),
-        (35, Region.ANSWER),
-    ],
-)
-def test_regions(position: int, region: Region) -> None:
-    assert Marks(tools=10, system=15, prompt=30, reasoning=35).region(position) is region
 
 
 def test_workspace_grows_to_its_cap() -> None:

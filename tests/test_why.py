@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.types import COLD, Gate, Line, Marks, Region, common_prefix
+from cache.account import Account
+from cache.anchors import AnchorConfig
+from cache.types import COLD, Gate, Generation, Line, Met, Region, common_prefix
 from cache.why import Ghosts, Reason, Why, explain
 
-MARKS = Marks(tools=200, system=300, prompt=1_000, reasoning=1_100)
+
+def account(rows: int) -> Account:
+    """Tools to 200, system to 300, a prompt of 1,000 with a thinking answer after it."""
+    made = Account.empty(20_000, AnchorConfig())
+    made.extend(np.zeros(rows, np.int32), rows)
+    made.tools, made.system, made.prompt = 200, 300, 1_000
+    made.generations.append(Generation(1_000, 1_100, rows))
+    return made
 
 
 def grid(tokens: int) -> Line:
@@ -22,7 +31,8 @@ def why(
     line: Line, shared: int, *, ghost: int = 0, rows: int = 1_200, anchored: int = -1
 ) -> Reason:
     top = line.tokens if anchored < 0 else anchored
-    return explain(line, shared, ghost, rows, 10_000, 64, top, MARKS)
+    met = Met(shared, shared, np.zeros(10_001, np.int32))
+    return explain(line, met, ghost, account(rows), 64, top)
 
 
 def test_a_follow_up_at_the_end_lost_nothing() -> None:
@@ -71,7 +81,8 @@ def test_something_new() -> None:
 
 
 def test_a_prompt_sent_again_counts_to_the_highest_line_it_could_use() -> None:
-    reason = explain(grid(960), 1_000, 0, 1_200, 999, 64, 960, MARKS)
+    met = Met(1_000, 1_000, np.zeros(1_000, np.int32))
+    reason = explain(grid(960), met, 0, account(1_200), 64, 960)
     assert reason.lost == {Why.GRID: 39}
 
 

@@ -83,12 +83,7 @@ def test_another_window_and_other_addresses(model: str) -> None:
     ):
         copied.rows(0, 3 * GRID).copy_(live.rows(0, 3 * GRID))
     moved = box(other)
-    resident = moved.stack.resident
-    resident._ids[: 3 * GRID] = s.prompt[: 3 * GRID]
-    resident.valid = 3 * GRID
-    anchor = s.on.stack.resident.anchors.best(3 * GRID)
-    assert anchor is not None
-    resident.anchors._anchors.append(anchor)
+    moved.stack.resident.exchange(s.on.stack.resident.account.aside(3 * GRID, [3 * GRID]))
     ids = joined(s.prompt[: 3 * GRID + 5], tokens(99, 3))
     row, verdict = serve(moved, ids, tokens(4, 4), check=verifier(other))
     assert row.cached == 3 * GRID
@@ -99,7 +94,7 @@ def test_another_window_and_other_addresses(model: str) -> None:
 def test_end_resume_is_greedy_and_a_later_parting_is_clean_again(model: str) -> None:
     s = scene(model)
     follow = joined(s.prompt, s.answer, tokens(3 * GRID, 3))
-    end = s.on.stack.resident.end
+    end = s.on.stack.end
     row, verdict = serve(s.on, follow, tokens(30, 4), check=s.check)
     assert (row.source, row.gate, row.cached) == ("end", "greedy", end)
     # The last token of an answer is forwarded only when a block had it as an accepted draft.
@@ -123,7 +118,7 @@ def test_end_resume_is_greedy_and_a_later_parting_is_clean_again(model: str) -> 
 
 def _swap(on: Box, line: int, change: Callable[[Anchor, Anchor], tuple[torch.Tensor, ...]]) -> None:
     """Replace the copies at `line` by what `change` makes of them and the anchor before."""
-    anchors = on.stack.resident.anchors._anchors
+    anchors = on.stack.resident.account.anchors._anchors
     at = next(i for i, anchor in enumerate(anchors) if anchor.tokens == line)
     anchor = anchors[at]
     anchors[at] = Anchor(line, anchor.gate, change(anchor, anchors[at - 1]))
@@ -189,18 +184,20 @@ def test_canary_turns_the_bit_gate_red(model: str, plant: Callable[[Box, int], N
 
 @pytest.mark.parametrize("model", MODELS)
 def test_canary_taint_ignored_turns_the_bit_gate_red(model: str) -> None:
-    """An anchor above the taint line that claims the bit gate."""
+    """An anchor above the taint line that claims the bit gate, and an account that agrees."""
 
     def resume_above_taint(forget: bool) -> Verdict | None:
         s = scene(model)
         follow = joined(s.prompt, s.answer, tokens(3 * GRID, 3))
         serve(s.on, follow, tokens(6, 4))
-        anchors = s.on.stack.resident.anchors._anchors
+        anchors = s.on.stack.resident.account.anchors._anchors
         assert anchors[-1].gate is Gate.GREEDY
         if forget:
             anchors[-1] = Anchor(anchors[-1].tokens, Gate.BITS, anchors[-1].tensors)
+            s.on.stack.resident.account.taint = None
         ids = joined(follow[: anchors[-1].tokens + 2], tokens(99, 5))
-        return serve(s.on, ids, tokens(3, 6), check=s.check)[1]
+        # The accounts' own check would see the claim too; here the verifier must.
+        return serve(s.on, ids, tokens(3, 6), check=s.check, check_accounts=False)[1]
 
     honest, forgetful = resume_above_taint(False), resume_above_taint(True)
     assert honest is not None and honest.gate is Gate.GREEDY

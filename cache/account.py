@@ -1,0 +1,161 @@
+"""The account of one sequence's rows, wherever they lie: tokens, taint, copies of its sections."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cache.anchors import AnchorConfig, Anchors, Tensors
+from cache.types import Gate, Generation, Ids, Line, Region
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end anchor: all sections at the last position a generation forwarded."""
+
+    tokens: int
+    tensors: Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a generation says of its tokens, counted from the prompt's end."""
+
+    thinking: int = 0
+    """Tokens up to and with the end of the thinking."""
+    hidden: tuple[tuple[int, int], ...] = ()
+    """(start, length) of spans the client never saw, ascending."""
+
+    def over(self, start: int, stop: int) -> Generation:
+        """The answer as rows [start, stop) hold it; its last token may not be among them."""
+        whole = Generation(
+            start,
+            start + self.thinking,
+            max(stop, start + self.thinking, *(start + at + n for at, n in self.hidden)),
+            tuple((start + at, size) for at, size in self.hidden),
+        )
+        return _shortened(whole, stop)
+
+
+@dataclass(slots=True)
+class Account:
+    """What is known of a sequence's rows.
+
+    Ranges over the rows [0, valid):
+      [0, taint)      written by grid chunks from a cold state: a cold prefill's bits at grid lines
+      [taint, valid)  written by a verify block, or computed on top of one
+    An anchor at or below `taint` is held to the bit gate, one above it to the greedy gate. `ids`
+    are the tokens of the rows, and whoever serves them compares them.
+    """
+
+    buffer: Ids
+    anchors: Anchors
+    valid: int = 0
+    taint: int | None = None
+    session: str | None = None
+    tools: int = 0
+    """Rows of the tool block, which comes first."""
+    system: int = 0
+    """Rows up to the end of the system text."""
+    prompt: int = 0
+    """Rows of the last prompt."""
+    generations: list[Generation] = field(default_factory=list)
+    """The answers among the rows, ascending."""
+    end: End | None = None
+
+    @classmethod
+    def empty(cls, window: int, config: AnchorConfig) -> Account:
+        """Of no rows, with room for `window` of them."""
+        return cls(np.zeros(window, np.int32), Anchors(config))
+
+    @property
+    def ids(self) -> Ids:
+        """Tokens of the rows."""
+        return self.buffer[: self.valid]
+
+    def gate(self, line: int) -> Gate:
+        """What a state at `line` is held to."""
+        return Gate.BITS if self.taint is None or line <= self.taint else Gate.GREEDY
+
+    def best_line(self, reach: int) -> Line | None:
+        """The highest line at or below `reach`; at equal height the stricter gate."""
+        anchor = self.anchors.best(reach)
+        if self.end is not None and self.end.tokens <= reach:
+            at = (self.end.tokens, -Gate.GREEDY)
+            if anchor is None or at >= (anchor.tokens, -anchor.gate):
+                return Line(self.end.tokens, "end", Gate.GREEDY)
+        return Line(anchor.tokens, anchor.kind, anchor.gate) if anchor else None
+
+    def copies_at(self, line: Line) -> Tensors:
+        """The sections at a line that `best_line` gave."""
+        if line.kind == "end":
+            assert self.end is not None and self.end.tokens == line.tokens
+            return self.end.tensors
+        anchor = self.anchors.best(line.tokens)
+        assert anchor is not None and anchor.tokens == line.tokens, "the line is stale"
+        return anchor.tensors
+
+    def extend(self, ids: Ids, stop: int) -> None:
+        """Rows [valid, stop) now hold the tokens of `ids` at those places."""
+        assert self.valid <= stop <= len(self.buffer)
+        self.buffer[self.valid : stop] = ids[self.valid : stop]
+        self.valid = stop
+
+    def cut(self, length: int) -> None:
+        """Only the first `length` rows stay, and what stood on later ones goes with them."""
+        assert length <= self.valid
+        self.valid = length
+        self.anchors.cut(length)
+        self.prompt = min(self.prompt, length)
+        if self.end is not None and self.end.tokens > length:
+            self.end = None
+        if self.taint is not None and self.taint >= length:
+            self.taint = None
+        while self.generations and self.generations[-1].start >= length:
+            self.generations.pop()
+        if self.generations and self.generations[-1].stop > length:
+            self.generations[-1] = _shortened(self.generations[-1], length)
+
+    def region(self, position: int) -> Region:
+        """What a row belongs to."""
+        if position < self.tools:
+            return Region.TOOLS
+        if position < self.system:
+            return Region.SYSTEM
+        for generation in reversed(self.generations):
+            if generation.start <= position < generation.stop:
+                thinking = position < generation.think_end
+                return Region.REASONING if thinking else Region.ANSWER
+        return Region.HISTORY
+
+    def aside(self, top: int, kept: Collection[int]) -> Account:
+        """The account of a copy of rows [0, top): the anchors at `kept`, and the end if it fits.
+
+        Copies of sections are shared between the two: nobody writes to them.
+        """
+        copied = replace(
+            self,
+            buffer=self.buffer[:top].copy(),
+            anchors=self.anchors.only(kept),
+            generations=list(self.generations),
+        )
+        copied.cut(top)
+        return copied
+
+    def check(self, grid: int) -> None:
+        """Integrity; raises AssertionError."""
+        self.anchors.check(self.valid, grid, self.taint)
+        assert self.taint is None or 0 <= self.taint <= self.valid
+        assert self.end is None or self.end.tokens <= self.valid
+        at = 0
+        for generation in self.generations:
+            assert at <= generation.start and generation.stop <= self.valid
+            at = generation.stop
+
+
+def _shortened(generation: Generation, stop: int) -> Generation:
+    """The generation up to row `stop`."""
+    hidden = tuple((at, min(size, stop - at)) for at, size in generation.hidden if at < stop)
+    return Generation(generation.start, min(generation.think_end, stop), stop, hidden)

@@ -1,0 +1,255 @@
+"""Other conversations' rows in memory: a pool under one budget, moved in and out by blocks."""
+
+from __future__ import annotations
+
+from cache.account import Account
+from cache.meet import Meeting
+from cache.parked import Kind, Outgoing, ParkConfig, Parked, outgoing_of
+from cache.ports import Model
+from cache.resident import Resident
+from cache.rows import RowBlock, block_spans, try_copy, write_rows
+from cache.types import Ask, Offer, Outcome
+
+
+class Park:
+    """The pool. Entries are given up by tokens saved per byte, less the longer nobody used them."""
+
+    name = "park"
+
+    def __init__(self, config: ParkConfig, model: Model, meeting: Meeting) -> None:
+        self._config = config
+        self._model = model
+        self._meeting = meeting
+        self.entries: list[Parked] = []
+        self._turn = 0
+
+    # the tier's questions and answers
+
+    def offer(self, ask: Ask) -> Offer | None:
+        """The best line any entry has for this ask. Changes nothing."""
+        best: Offer | None = None
+        for entry in self.entries:
+            met = self._meeting(entry.account, ask)
+            line = entry.account.best_line(met.limit)
+            if line is None:
+                continue
+            offer = Offer(self.name, line, met, entry)
+            if best is None or offer.forwarded < best.forwarded:
+                best = offer
+        return best
+
+    def restore(self, offer: Offer, resident: Resident, keep: Kind | None) -> Outcome:
+        """Bring an entry's rows back up to the offer's line, and put what they replace aside.
+
+        A block at a time: the block in place is copied aside if anybody needs it, the entry's is
+        written. What the entry has above the line stays with it. When a copy fails half way, the
+        rows in place are the entry's up to there and nothing else, the entry still has the rest,
+        and the conversation they replaced is kept up to there.
+        """
+        entry: Parked = offer.entry
+        start, top = entry.base, offer.line.tokens
+        lines = [line for line in entry.account.anchors.lines if line <= top]
+        arriving = entry.account.aside(top, lines)
+        if top <= start:
+            # Its rows up to there are in place already; only its copy of the sections is wanted.
+            outcome = self.save(resident, top, keep)
+            resident.exchange(arriving)
+            return outcome
+        coming = [block for block in entry.blocks if block.start < top]
+        entry.base = self._floor(top)
+        entry.blocks = [block for block in entry.blocks if block.start >= entry.base]
+        done, why = self._move(resident, start, keep, coming, entry)
+        if why:
+            left = [block for block in coming if block.start < entry.base]
+            entry.base, entry.blocks = done, [*left, *entry.blocks]
+            arriving.cut(min(done, top))
+        resident.exchange(arriving)
+        self._rest(entry, arriving.valid)
+        return Outcome(not why, why)
+
+    def save(self, resident: Resident, line: int, keep: Kind | None) -> Outcome:
+        """Rows from `line` on are about to be overwritten: put aside what is worth it."""
+        _, why = self._move(resident, self._floor(line), keep, [], None)
+        return Outcome(not why, why)
+
+    def next_turn(self) -> None:
+        """Entries grow older."""
+        self._turn += 1
+
+    def forget_session(self, session: str | None) -> None:
+        """A compaction: the session's older conversation will not come back."""
+        if session is not None:
+            self.entries = [e for e in self.entries if e.account.session != session]
+
+    def lose_rows(self) -> None:
+        """What was in place is unknown: entries that stand on it are lost."""
+        self.entries = [entry for entry in self.entries if entry.base == 0]
+
+    # moving rows
+
+    def _move(
+        self,
+        resident: Resident,
+        start: int,
+        keep: Kind | None,
+        coming: list[RowBlock],
+        source: Parked | None,
+    ) -> tuple[int, str]:
+        """Rows in place from `start` on go, blocks of `source` come; (rows moved, why not all).
+
+        `source` does not stand on the rows that go, so none of them is kept for it.
+        """
+        account, state = resident.account, self._model.cache_state()
+        outgoing = self._leaving(account, start, keep) if keep else None
+        outgoing = self._make_room(start, outgoing, source)
+        dependents = self._dependents(start, source)
+        stop = self._stop(start, outgoing, source)
+        parked = self._enter(outgoing, account) if outgoing else None
+        saved: list[RowBlock] = []
+        reach = max(stop, coming[-1].stop if coming else start)
+        done, why = start, ""
+        for begin, end in block_spans(start, reach, self._config.block_rows):
+            if begin < stop:
+                copied = try_copy(state, begin, min(end, stop))
+                if copied is None:
+                    why = "no room for a copy"
+                    break
+                saved.append(copied)
+            if coming:
+                # Let go of as it is written, so that a swap needs little more than one block.
+                write_rows(state, coming.pop(0))
+            done = end
+        if parked is not None:
+            parked.blocks = [block for block in saved if block.start < parked.top]
+            parked.cut(min(parked.top, done))
+        for entry in dependents:
+            self._stand_on(entry, saved, start)
+        self._drop_useless()
+        return done, why
+
+    def _dependents(self, start: int, source: Parked | None) -> list[Parked]:
+        """Entries that stand on rows in place from `start` on."""
+        return [e for e in self.entries if e.base > start and e is not source]
+
+    def _stop(self, start: int, outgoing: Outgoing | None, source: Parked | None) -> int:
+        """Where the rows end that must be copied."""
+        bases = [entry.base for entry in self._dependents(start, source)]
+        return max([start, *bases, *([outgoing.top] if outgoing else [])])
+
+    def _rest(self, entry: Parked, top: int) -> None:
+        """An entry whose rows up to `top` are in place now keeps what lies above, if anything."""
+        account = entry.account
+        above = [line for line in account.anchors.lines if line > top]
+        account.anchors = account.anchors.only(above)
+        if account.end is not None and account.end.tokens <= top:
+            account.end = None
+        entry.used_turn = self._turn
+        self._drop_useless()
+
+    def _enter(self, outgoing: Outgoing, account: Account) -> Parked:
+        top = outgoing.tops[0]
+        copied = account.aside(top.rows, top.anchors)
+        if not top.with_end:
+            copied.end = None
+        parked = Parked(outgoing.kind, copied, outgoing.start, [], self._turn)
+        self.entries.append(parked)
+        return parked
+
+    def _stand_on(self, entry: Parked, saved: list[RowBlock], start: int) -> None:
+        """Give an entry the rows below its base that are about to go."""
+        below = [block for block in saved if block.start < entry.base]
+        covered = below[-1].stop if below else start
+        if covered < entry.base:
+            entry.cut(0)
+            return
+        # A block that reaches over the base holds another conversation's rows past it.
+        entry.blocks = [*below, *entry.blocks]
+        entry.base = start
+
+    def _drop_useless(self) -> None:
+        """Entries that no line of theirs can be resumed at."""
+        self.entries = [entry for entry in self.entries if entry.copies and entry.top > entry.base]
+
+    # what to keep, and what to give up
+
+    def _leaving(self, account: Account, start: int, keep: Kind) -> Outgoing | None:
+        """The ways to keep the sequence in place that fit the budget at all, the most first."""
+        limit = self._config.pin_bytes if keep == "pin" else self._config.budget_bytes
+        outgoing = outgoing_of(account, start, keep, self._config)
+        outgoing.tops = [
+            top for top in outgoing.tops if self._bytes(top.rows - start, top.copies) <= limit
+        ]
+        return outgoing if outgoing.tops else None
+
+    def _make_room(
+        self, start: int, outgoing: Outgoing | None, source: Parked | None
+    ) -> Outgoing | None:
+        """Give entries up, or less be kept of what goes, until the rest fits the budget."""
+        while self.held_bytes() + self._need(start, outgoing, source) > self._config.budget_bytes:
+            lowest = min(
+                (e for e in self.entries if e is not source), key=self._worth, default=None
+            )
+            if lowest is not None and (
+                outgoing is None or self._worth(lowest) <= self._outgoing_worth(outgoing)
+            ):
+                self._give_up(lowest)
+            elif outgoing is not None:
+                outgoing.tops.pop(0)
+                outgoing = outgoing if outgoing.tops else None
+            else:
+                # What lies above the rows that come back is all that is left to give up.
+                assert source is not None
+                source.cut(0)
+        return outgoing
+
+    def _need(self, start: int, outgoing: Outgoing | None, source: Parked | None) -> int:
+        """Bytes that copying from `start` on would add."""
+        rows = self._stop(start, outgoing, source) - start
+        return self._bytes(rows, outgoing.copies if outgoing else 0)
+
+    def _give_up(self, entry: Parked) -> None:
+        """Keep less of an entry: up to its next lower anchor, or nothing."""
+        lower = [line for line in entry.account.anchors.lines if line < entry.top]
+        length = lower[-1] if lower else 0
+        if length > entry.base + self._config.block_rows:
+            entry.cut(length)
+        else:
+            self.entries.remove(entry)
+
+    def _worth(self, entry: Parked) -> float:
+        """Tokens an entry saves for each byte it holds, halved with the turns nobody used it."""
+        idle = (self._turn - entry.used_turn) / self._config.half_life_turns
+        held = self._bytes(entry.top - entry.base, entry.copies)
+        return float((entry.top - entry.base) / max(held, 1) * 0.5**idle)
+
+    def _outgoing_worth(self, outgoing: Outgoing) -> float:
+        rows = outgoing.top - outgoing.start
+        return rows / max(self._bytes(rows, outgoing.copies), 1)
+
+    # accounts
+
+    def _floor(self, row: int) -> int:
+        """The start of the block a row lies in."""
+        return row // self._config.block_rows * self._config.block_rows
+
+    def _bytes(self, rows: int, copies: int) -> int:
+        cost = self._model.cost()
+        return rows * cost.row_bytes + copies * cost.anchor_bytes
+
+    def held_bytes(self) -> int:
+        """Bytes of all entries; a block that several share counts once."""
+        blocks = {id(block): block.rows for entry in self.entries for block in entry.blocks}
+        return self._bytes(sum(blocks.values()), sum(entry.copies for entry in self.entries))
+
+    def check(self, resident: Resident) -> None:
+        """Integrity: blocks without a gap, and every base stands on the rows in place."""
+        for entry in self.entries:
+            at = entry.base
+            for block in entry.blocks:
+                assert block.start == at, (block.start, at)
+                at = block.stop
+            assert at >= entry.top
+            shared = resident.account.ids[: entry.base]
+            assert (shared == entry.account.ids[: entry.base]).all() and len(shared) == entry.base
+            entry.account.check(self._model.grid)
+        assert self.held_bytes() <= self._config.budget_bytes
