@@ -28,6 +28,7 @@ class TurnRow:
     """`cold`, or the kind of line, after the tier when it was not in place: `park.end`."""
     guest: bool
     """It borrowed the rows in place."""
+    slot: int
     gate: str
     why: str
     parted_at: int

@@ -58,6 +58,11 @@ class Plan:
         return self.best.met.served if self.best else self.ask.ids
 
     @property
+    def forwarded(self) -> int:
+        """Tokens the prefill would forward."""
+        return len(self.served) - self.line.tokens
+
+    @property
     def source(self) -> str:
         """What serves it: `cold`, or the kind of line, after the tier that brings it back."""
         if self.best is None:

@@ -28,10 +28,13 @@ class Prompt:
     tools: int = 0
     system: int = 0
     """Tokens of the tool block, which comes first, and of the system text after it."""
+    answer_max: int = 0
+    """Tokens its answer may have."""
 
-    def ask(self, answer_max: int) -> Ask:
+    @property
+    def ask(self) -> Ask:
         """What the caches are asked."""
-        return Ask(self.ids, self.session, self.kind, answer_max)
+        return Ask(self.ids, self.session, self.kind, self.answer_max)
 
 
 class Meter(Protocol):
@@ -97,6 +100,8 @@ class Box:
     jobs: Jobs
     journal: Journal
     meter: Meter = field(default_factory=NoMeter)
+    slot: int = 0
+    """0 is the main slot."""
 
 
 Reader = Callable[[Sequence[int]], Answer]
@@ -137,7 +142,7 @@ def turn(
     engine, stack, clock = box.engine, box.stack, box.clock
     assert 0 < len(prompt.ids) < engine.window
     begun_s = clock.mono_s()
-    plan = stack.plan(prompt.ask(limit))
+    plan = stack.plan(prompt.ask)
     line = stack.restore(plan, prompt.tools, prompt.system)
     ids, size = plan.served, len(plan.served)
     at = Progress(begun_s, begun_s, line, line.tokens)
@@ -186,6 +191,7 @@ def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
         cached=line.tokens,
         source=plan.source if line == plan.line else line.kind,
         guest=plan.guest,
+        slot=box.slot,
         gate=line.gate.name.lower(),
         why=reason.code,
         parted_at=reason.shared,

@@ -12,11 +12,12 @@ from cache.account import Answer
 from cache.journal import Journal
 from cache.stack import Stack
 from cache.types import Gate, Ids
+from engine.slots import Slots
 from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
 from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
-from replay.models import build, stack_config
+from replay.models import build, side_stack, stack_config, verifier
 from replay.schedule import Arrival, Arrivals, Schedule
 from replay.tokens import Tokens as TraceTokens
 from replay.trace import Request, Trace
@@ -59,15 +60,13 @@ class Replay:
         self._options = options
         self._traces = traces
         self._clock = clock = VirtualClock()
-        self._engine, self._verifier = build(options.model, profile, options.seed)
-        self._box = Box(
-            self._engine,
-            Stack(self._engine, stack_config(profile)),
-            clock,
-            SeededJobs(options.seed),
-            journal or Journal(),
-            Compute(profile, clock),
-        )
+        self._engine = engine = build(options.model, profile, options.seed)
+        stack = Stack(engine, stack_config(profile))
+        jobs, meter = SeededJobs(options.seed), Compute(profile, clock)
+        self._box = Box(engine, stack, clock, jobs, journal or Journal(), meter)
+        count, window = profile.side_slots, profile.side_window
+        self._slots = Slots.beside(self._box, count, window, side_stack)
+        self._verifiers = {box.slot: verifier(box.engine) for box in self._slots}
         self._ideal = Ideal()
         self._tokens: dict[int, TraceTokens] = {}
         """Tokens of the traces under way; a pack's would not all fit in memory."""
@@ -94,10 +93,12 @@ class Replay:
         if request.prompt_tokens >= self._engine.window:
             return refused(name, arrival, request, wait_s)
         ids = self._tokens_of(arrival).prompt(request.number)
-        stack, saw = self._box.stack, _Watch()
-        self._serve(arrival, request, ids, saw)
-        self._ideal.add(stack.rows)
-        self._ends[arrival.trace, request.number] = stack.end
+        prompt, saw = self._prompt(request, ids), _Watch()
+        box = self._slots.choose(prompt)
+        self._serve(box, arrival, request, prompt, saw)
+        self._slots.used(box)
+        self._ideal.add(box.stack.rows)
+        self._ends[arrival.trace, request.number] = box.stack.end
         verdict = saw.verdict
         seen = Served(
             held=saw.held,
@@ -110,15 +111,17 @@ class Replay:
         )
         return served(name, arrival, request, wait_s, self._box.journal.rows[-1], seen)
 
-    def _serve(self, arrival: Arrival, request: Request, ids: Ids, saw: _Watch) -> None:
+    def _serve(
+        self, box: Box, arrival: Arrival, request: Request, prompt: Prompt, saw: _Watch
+    ) -> None:
         """Run the turn, and close it where the client left."""
         begun_s = self._clock.mono_s()
         output = self._tokens_of(arrival).output(request.number)
         leaves_after = len(output) if request.aborted_after is None else request.aborted_after
         thinking, hidden = request.think_end or 0, request.hidden
         events = turn(
-            self._box,
-            self._prompt(request, ids),
+            box,
+            prompt,
             self._rule(arrival, request, output),
             limit=max(1, len(output)),
             read=lambda answer: Answer(min(thinking, len(answer)), hidden),
@@ -128,11 +131,11 @@ class Replay:
             match event:
                 case Resumed(_, plan):
                     saw.held = self._ideal.reusable(plan.served)
-                case Chunk(done) if request.aborted_after == 0 and done < len(ids):
+                case Chunk(done) if request.aborted_after == 0 and done < len(prompt.ids):
                     # Nobody recorded how far the prefill was; let it be one chunk on.
                     events.close()
                 case Ready(served_ids, logits):
-                    saw.verdict = self._check(arrival, served_ids, logits)
+                    saw.verdict = self._check(box, arrival, served_ids, logits)
                     if leaves_after == 0:
                         events.close()
                 case Tokens(new):
@@ -150,10 +153,19 @@ class Replay:
             )
         return self._tokens[index]
 
-    @staticmethod
-    def _prompt(request: Request, ids: Ids) -> Prompt:
+    def _prompt(self, request: Request, ids: Ids) -> Prompt:
         parts = request.parts
-        return Prompt(ids, request.session, request.client, request.kind, parts.tools, parts.system)
+        asked = request.max_tokens or self._options.profile.answer_tokens
+        return Prompt(
+            ids,
+            request.session,
+            request.client,
+            request.kind,
+            parts.tools,
+            parts.system,
+            # What was recorded must fit, whatever the request asked for.
+            max(asked, request.output_tokens),
+        )
 
     def _rule(self, arrival: Arrival, request: Request, output: Ids) -> Forced:
         profile = self._options.profile
@@ -166,12 +178,12 @@ class Replay:
             accepts=request.accepts,
         )
 
-    def _check(self, arrival: Arrival, ids: Ids, logits: torch.Tensor) -> Verdict | None:
+    def _check(self, box: Box, arrival: Arrival, ids: Ids, logits: torch.Tensor) -> Verdict | None:
         """Hold the state in place to its gate, when the seed chose this request."""
         chosen = random.Random(f"{self._options.seed}:{arrival.trace}:{arrival.number}").random()
         if chosen >= self._options.verify:
             return None
-        taint = self._box.stack.taint
+        taint = box.stack.taint
         gate = Gate.BITS if taint is None else Gate.GREEDY
         clean = len(ids) if taint is None else taint
-        return self._verifier.check(ids, logits, gate, clean)
+        return self._verifiers[box.slot].check(ids, logits, gate, clean)

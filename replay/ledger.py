@@ -60,6 +60,7 @@ class LedgerRow:
     source: str = "refused"
     guest: bool = False
     """It borrowed the rows in place, which were put back after it."""
+    slot: int = 0
     gate: str = ""
     why: str = ""
     parted_at: int = 0
@@ -150,6 +151,7 @@ def served(
         rounds=turn.rounds,
         source=turn.source,
         guest=turn.guest,
+        slot=turn.slot,
         gate=turn.gate,
         why=turn.why,
         parted_at=turn.parted_at,

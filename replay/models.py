@@ -7,7 +7,7 @@ import torch
 from cache.anchors import AnchorConfig
 from cache.guest import GuestConfig
 from cache.parked import ParkConfig
-from cache.stack import StackConfig
+from cache.stack import Stack, StackConfig
 from cache.types import Cost
 from engine.adapter import Engine
 from engine.config import HybridConfig
@@ -20,19 +20,18 @@ from sim.profile import Profile
 MODELS = ("witness", "random")
 
 
-def build(model: str, profile: Profile, seed: int) -> tuple[Engine, Verifier]:
-    """The engine of this name at the profile's grid and window, and what checks it."""
+def build(model: str, profile: Profile, seed: int) -> Engine:
+    """The engine of this name at the profile's grid and window."""
     cost = Cost(row_bytes=profile.row_bytes, anchor_bytes=profile.anchor_bytes)
     if model == "witness":
-        witness = Witness(
+        return Witness(
             profile.grid, profile.window, vocab=profile.vocab, cost=cost, block_logits=False
         )
-        return witness, WitnessVerifier(witness)
     if model == "random":
         # So narrow a model is faster on one thread, and its bits don't hang on the machine's cores.
         torch.set_num_threads(1)
         config = HybridConfig.replay(vocab=profile.vocab)
-        hybrid = Hybrid.random(
+        return Hybrid.random(
             config,
             seed,
             grid=profile.grid,
@@ -40,8 +39,19 @@ def build(model: str, profile: Profile, seed: int) -> tuple[Engine, Verifier]:
             cost=cost,
             block_logits=False,
         )
-        return hybrid, ColdVerifier(hybrid)
     raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")
+
+
+def verifier(engine: Engine) -> Verifier:
+    """What checks an engine."""
+    return WitnessVerifier(engine) if isinstance(engine, Witness) else ColdVerifier(engine)
+
+
+def side_stack(engine: Engine) -> Stack:
+    """The caches of a side slot: its own rows, a few anchors over them, nothing beside."""
+    anchors = AnchorConfig(budget_bytes=4 * engine.cost().anchor_bytes, newest_kept=2)
+    nothing = ParkConfig(park_bytes=0, pin_bytes=0)
+    return Stack(engine, StackConfig(anchors, nothing, GuestConfig(tokens_max=0)))
 
 
 def stack_config(profile: Profile) -> StackConfig:

@@ -46,6 +46,11 @@ class Profile:
     """A longer request is no guest."""
     checkpoint_tokens: int
     """Tokens of an answer from one checkpoint to the next; 0 takes none."""
+    side_slots: int
+    """Other sequences over the same weights, where short requests go first."""
+    side_window: int
+    answer_tokens: int
+    """What an answer may have where a request does not say."""
     decode_tokens_s: float
     drafts: int
     """Drafts a verify block carries."""
@@ -56,12 +61,12 @@ class Profile:
     prefill_checks: tuple[PrefillCheck, ...]
 
     def __post_init__(self) -> None:
-        whole = ("vocab", "grid", "window", "row_bytes", "anchor_bytes")
+        whole = ("vocab", "grid", "window", "row_bytes", "anchor_bytes", "side_window")
         for name in whole:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
         room = ("resident_bytes", "park_bytes", "pin_bytes", "stash_bytes", "guest_tokens")
-        for name in (*room, "checkpoint_tokens", "drafts"):
+        for name in (*room, "checkpoint_tokens", "drafts", "side_slots", "answer_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
@@ -83,6 +88,9 @@ SETTABLE = {
     "stash_bytes": int,
     "guest_tokens": int,
     "checkpoint_tokens": int,
+    "side_slots": int,
+    "side_window": int,
+    "answer_tokens": int,
     "decode_tokens_s": float,
     "drafts": int,
     "accepted": float,
@@ -109,6 +117,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Profile:
             vocab=data["vocab"],
             **data["shape"],
             **data["budgets"],
+            **data["slots"],
             decode_tokens_s=data["decode"]["tokens_s"],
             drafts=data["decode"]["drafts"],
             accepted=data["decode"]["accepted"],

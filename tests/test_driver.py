@@ -187,6 +187,6 @@ def test_canary_a_fault_in_the_running_box_is_reported(model: str, tiny_random: 
 
 
 def test_the_models_are_what_they_are_called() -> None:
-    assert isinstance(models.build("random", replace(BOARD, window=128), 0)[0], Hybrid)
+    assert isinstance(models.build("random", replace(BOARD, window=128), 0), Hybrid)
     with pytest.raises(ValueError, match="'gpt' is none of witness, random"):
         models.build("gpt", BOARD, 0)

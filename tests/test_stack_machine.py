@@ -124,7 +124,9 @@ class Conversations(RuleBasedStateMachine):
         self.texts[session] = ids
 
 
-Conversations.TestCase.settings = settings(max_examples=150, stateful_step_count=25)
+Conversations.TestCase.settings = settings(
+    max_examples=max(150, settings().max_examples), stateful_step_count=25
+)
 TestConversations = Conversations.TestCase
 
 assert GRID == 64
