@@ -1,4 +1,4 @@
-"""The command line: replay, record, scrub, import, look at traces, profiles and diagnoses."""
+"""The command line: replay, record, scrub, import, diagnose, and run experiments."""
 
 from __future__ import annotations
 
@@ -84,6 +84,26 @@ def profile(
     from replay.commands import run_profile
 
     run_profile(name, prefill=prefill, as_json=as_json)
+
+
+@app.command()
+def experiment(
+    name: Annotated[str, typer.Argument(help="an experiment's name, or `list`")],
+    traces: Annotated[
+        list[str], typer.Option(help="files, folders or `night`, for those that replay traces")
+    ] = [],  # noqa: B006
+    profile: ProfileName = "spark-27b",
+    settings: Set = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="folder for figures.json and plots")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an incident again, and print what was measured then beside what it costs here."""
+    from experiments.command import run_experiment
+
+    status = run_experiment(
+        name, traces=traces, profile=profile, settings=settings, out=out, as_json=as_json
+    )
+    raise typer.Exit(status)
 
 
 @app.command()

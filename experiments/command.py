@@ -1,0 +1,156 @@
+"""What `moorage experiment` does: the list, a table or JSON, and a folder with plots."""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure as Plot
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+
+from experiments.figure import Curve, Figure
+from experiments.registry import MODULES, Experiment, find
+from experiments.traffic import GateFailed
+from replay.bad import BadInput
+from replay.commands import board_of
+from replay.page import STYLE
+from replay.plots import MORE, to_svg
+from sim.profile import Profile
+
+
+def run_experiment(
+    name: str,
+    *,
+    traces: Sequence[str],
+    profile: str,
+    settings: Sequence[str],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """`moorage experiment`; returns the exit status, 1 when a gate failed."""
+    console = Console(stderr=as_json)
+    if name == "list":
+        _print_list(as_json)
+        return 0
+    experiment, board = find(name), board_of(profile, settings)
+    try:
+        figures = experiment.run(board, traces)
+        data = {"name": name, "figures": as_data(figures)}
+        if out is not None:
+            write_folder(out, experiment, board, figures, data)
+    except GateFailed as failure:
+        Console(stderr=True, soft_wrap=True).print(f"moorage: gate failed: {failure}", markup=False)
+        return 1
+    if as_json:
+        sys.stdout.write(json.dumps(data) + "\n")
+    else:
+        console.print(_table(experiment, board, figures))
+        if out is not None:
+            console.print(f"figures: {out / 'figures.json'}   page: {out / 'index.html'}")
+    return 0
+
+
+def as_data(figures: Sequence[Figure]) -> dict[str, dict[str, Any]]:
+    """The figures as `--json` prints them."""
+    return {f.key: {"seed": f.seed, "ours": f.ours, "unit": f.unit} for f in figures}
+
+
+def number(value: float | None) -> str:
+    """A figure as a person reads it."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def _print_list(as_json: bool) -> None:
+    known = [find(name) for name in MODULES]
+    if as_json:
+        sys.stdout.write(json.dumps({each.name: each.about for each in known}) + "\n")
+        return
+    table = Table(header_style="bold")
+    table.add_column("experiment")
+    table.add_column("what it asks")
+    for each in known:
+        table.add_row(each.name, each.about)
+    Console().print(table)
+
+
+def _table(experiment: Experiment, board: Profile, figures: Sequence[Figure]) -> Table:
+    title = f"{experiment.name}: {experiment.about}, as {board.name}"
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in ("figure", "seed", "ours", "unit", "note"):
+        justify: JustifyMethod = "right" if column in ("seed", "ours") else "left"
+        table.add_column(column, justify=justify, no_wrap=column != "note")
+    for figure in figures:
+        seed, ours = number(figure.seed), number(figure.ours)
+        table.add_row(figure.key, seed, ours, figure.unit, figure.note)
+    return table
+
+
+def write_folder(
+    out: Path,
+    experiment: Experiment,
+    board: Profile,
+    figures: Sequence[Figure],
+    data: dict[str, Any],
+) -> None:
+    """figures.json, index.html, and a PNG a curve; raises BadInput when nothing can be written."""
+    curves = experiment.curves(board) if experiment.curves is not None else []
+    plots = [plot(curve) for curve in curves]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "figures.json").write_text(json.dumps(data, indent=1) + "\n")
+        (out / "index.html").write_text(page(experiment, board, figures, plots))
+        for at, drawn in enumerate(plots):
+            suffix = f"-{at + 1}" if len(plots) > 1 else ""
+            drawn.savefig(out / f"{experiment.name}{suffix}.png", dpi=120, bbox_inches="tight")
+    except OSError as error:
+        raise BadInput(str(out), None, f"cannot write there: {error.strerror}") from None
+
+
+def plot(curve: Curve) -> Plot:
+    """The curve's lines with their points."""
+    drawn = Plot(figsize=(9.0, 3.8))
+    axes = drawn.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    # Lines that lie on one another stay visible: the later ones are thinner.
+    for at, (name, points) in enumerate(curve.lines.items()):
+        x, y = zip(*points, strict=True)
+        width = 3.6 - 2.4 * at / max(1, len(curve.lines) - 1)
+        axes.plot(x, y, "o-", color=MORE[at], label=name, linewidth=width, markersize=3.5)
+    axes.set_xlabel(curve.x)
+    axes.set_ylabel(curve.y)
+    axes.set_title(curve.title, loc="left")
+    axes.set_ylim(bottom=0)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.legend(frameon=False)
+    return drawn
+
+
+def page(
+    experiment: Experiment, board: Profile, figures: Sequence[Figure], plots: Sequence[Plot]
+) -> str:
+    """Table and plots as one HTML page that needs nothing from elsewhere."""
+    rows = "".join(
+        f"<tr><td>{html.escape(f.key)}</td><td class=number>{number(f.seed)}</td>"
+        f"<td class=number>{number(f.ours)}</td><td>{html.escape(f.unit)}</td>"
+        f"<td>{html.escape(f.note)}</td></tr>"
+        for f in figures
+    )
+    heads = "<tr><th>figure</th><th class=number>seed</th><th class=number>ours</th>"
+    title = html.escape(experiment.name)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style></head><body>\n"
+        f'<h1>{title}</h1><p class="about">{html.escape(experiment.about)}; '
+        f"{html.escape(board.about)}</p>\n{''.join(to_svg(drawn) for drawn in plots)}\n"
+        f"<table>{heads}<th>unit</th><th></th></tr>{rows}</table>\n</body></html>\n"
+    )

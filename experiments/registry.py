@@ -1,0 +1,61 @@
+"""The experiments by name; a module is imported when its experiment is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from experiments.figure import Curve, Figure
+from replay.bad import BadInput
+from sim.profile import Profile
+
+MODULES = {
+    "title-guest": "experiments.title_guest",
+    "guest-sizes": "experiments.guest_sizes",
+    "a-b-a": "experiments.a_b_a",
+    "a-b-c-a": "experiments.a_b_c_a",
+    "compaction-head": "experiments.compaction_head",
+    "think-33k": "experiments.think_33k",
+    "three-users": "experiments.three_users",
+    "end-resumes": "experiments.end_resumes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment, as its module says.
+
+    A module has NAME, ABOUT (one line) and `run(board)`, or TRACES (names of the traces it replays
+    when none are given) and `run(board, names)`. With `curves(board)` it can be plotted.
+    """
+
+    name: str
+    about: str
+    traces: tuple[str, ...]
+    """Traces it replays when none are given; an experiment without any makes its own requests."""
+    run: Callable[[Profile, Sequence[str]], list[Figure]]
+    curves: Callable[[Profile], list[Curve]] | None
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name; raises BadInput."""
+    if name not in MODULES:
+        known = ", ".join(MODULES)
+        raise BadInput("experiment", None, f"{name!r} is none of list, {known}")
+    module = import_module(MODULES[name])
+    assert name == module.NAME
+    traces: tuple[str, ...] = getattr(module, "TRACES", ())
+
+    def run(board: Profile, names: Sequence[str]) -> list[Figure]:
+        if traces:
+            figures: list[Figure] = module.run(board, names or traces)
+        elif names:
+            raise BadInput("--traces", None, f"experiment {name} makes its own requests")
+        else:
+            figures = module.run(board)
+        keys = [figure.key for figure in figures]
+        assert len(keys) == len(set(keys)), "two figures of one name"
+        return figures
+
+    return Experiment(name, module.ABOUT, traces, run, getattr(module, "curves", None))
