@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
 from cache.types import CacheState, Gate
+from cache.worth import RULES, Layout, Partings, Rule, costs, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,13 @@ class AnchorConfig:
     """The next turn resumes near the end, so these stay even over the budget."""
     head_step: int = 4_096
     head_limit: int = 32_768
-    """Lines at multiples of `head_step` up to `head_limit` outlive the others below the newest."""
+    """Lines at multiples of `head_step` up to `head_limit` outlive the others under `heads`."""
+    rule: Rule = "worth"
+    partings: Partings = field(default_factory=Partings)
+    """Where prompts are expected to part, with rule `worth`."""
 
     def __post_init__(self) -> None:
-        assert self.budget_bytes >= 0 and self.newest_kept >= 1
+        assert self.budget_bytes >= 0 and self.newest_kept >= 1 and self.rule in RULES
         assert self.head_step > 0 and self.head_limit >= 0
 
     def is_head(self, line: int) -> bool:
@@ -65,16 +69,23 @@ class Anchor:
     """On a grid line, or wherever a generation was."""
 
 
-def victim(lines: Sequence[int], config: AnchorConfig) -> int | None:
-    """Which of the lines (ascending) goes first: the lowest that nothing protects.
+def victim(lines: Sequence[int], layout: Layout, config: AnchorConfig) -> int | None:
+    """Which of the lines (ascending) goes first; None when all are protected.
 
-    The newest go never; the head lines go, lowest last, only when nothing else is left.
+    The newest go never. Of the others: `worth` the one whose loss costs least (see cache/worth.py),
+    `heads` the lowest that is no head line, then the highest head line, `even` the one that leaves
+    the shortest gap, `newest` the lowest, `every` none.
     """
     old = lines[: max(0, len(lines) - config.newest_kept)]
-    if not old:
+    if not old or config.rule == "every":
         return None
-    body = [line for line in old if not config.is_head(line)]
-    return body[0] if body else old[-1]
+    if config.rule == "newest":
+        return old[0]
+    if config.rule == "heads":
+        body = [line for line in old if not config.is_head(line)]
+        return body[0] if body else old[-1]
+    prices = spans(lines) if config.rule == "even" else costs(lines, layout, config.partings)
+    return min(zip(prices[: len(old)], old, strict=True))[1]
 
 
 class Anchors:
@@ -102,19 +113,21 @@ class Anchors:
                 return anchor
         return None
 
-    def take(self, line: int, gate: Gate, state: CacheState, anchor_bytes: int) -> None:
+    def take(
+        self, line: int, gate: Gate, state: CacheState, anchor_bytes: int, layout: Layout
+    ) -> None:
         """Copy the sections at a grid line; room is made before the copy."""
-        if self._make_room(line, anchor_bytes):
+        if self._make_room(line, anchor_bytes, layout):
             self._insert(Anchor(line, gate, copy_sections(state)))
 
-    def checkpoint(self, line: int, state: CacheState, anchor_bytes: int) -> None:
+    def checkpoint(self, line: int, state: CacheState, anchor_bytes: int, layout: Layout) -> None:
         """Copy the sections wherever a generation is; the greedy gate."""
-        if self._make_room(line, anchor_bytes):
+        if self._make_room(line, anchor_bytes, layout):
             self._insert(Anchor(line, Gate.GREEDY, copy_sections(state), "checkpoint"))
 
-    def adopt(self, anchor: Anchor, anchor_bytes: int) -> bool:
+    def adopt(self, anchor: Anchor, anchor_bytes: int, layout: Layout) -> bool:
         """Take in copies that were made elsewhere, if they are worth the room."""
-        if not self._make_room(anchor.tokens, anchor_bytes):
+        if not self._make_room(anchor.tokens, anchor_bytes, layout):
             return False
         self._insert(anchor)
         return True
@@ -134,7 +147,7 @@ class Anchors:
         at = bisect_left(self.lines, anchor.tokens)
         self._anchors.insert(at, anchor)
 
-    def _make_room(self, line: int, anchor_bytes: int) -> bool:
+    def _make_room(self, line: int, anchor_bytes: int, layout: Layout) -> bool:
         """Evict until one at `line` fits; False when there is one already, or it goes itself."""
         lines = self.lines
         at = bisect_left(lines, line)
@@ -142,7 +155,7 @@ class Anchors:
             return False
         lines.insert(at, line)
         while len(lines) * anchor_bytes > self.config.budget_bytes:
-            gone = victim(lines, self.config)
+            gone = victim(lines, layout, self.config)
             if gone is None:
                 break
             lines.remove(gone)

@@ -10,6 +10,7 @@ from cache.account import Account, Answer, End
 from cache.anchors import Anchor, AnchorConfig, Tensors, copy_sections, write_sections
 from cache.ports import Model
 from cache.types import Gate, Ids, Line, Met, Offer, Outcome
+from cache.worth import Layout
 
 
 class Resident:
@@ -79,8 +80,13 @@ class Resident:
         account.extend(ids, stop)
         if stop % model.grid == 0:
             state, size = model.cache_state(), model.cost().anchor_bytes
-            account.anchors.take(stop, account.gate(stop), state, size)
+            account.anchors.take(stop, account.gate(stop), state, size, self._layout)
             self._anchored.append(stop)
+
+    @property
+    def _layout(self) -> Layout:
+        """What the worth of an anchor hangs on."""
+        return Layout(self.account.system, self.account.prompt, self.account.valid)
 
     def anchored_below(self, limit: int) -> int:
         """The highest line at or below `limit` that ever had an anchor, evicted since or not."""
@@ -93,7 +99,8 @@ class Resident:
         self._tainted_from(account.valid)
         account.extend(ids, length)
         model.settle()
-        account.anchors.checkpoint(length, model.cache_state(), model.cost().anchor_bytes)
+        size = model.cost().anchor_bytes
+        account.anchors.checkpoint(length, model.cache_state(), size, self._layout)
         self._anchored.append(length)
 
     def keep_end(self, ids: Ids, answer: Answer, model: Model) -> Outcome:
@@ -127,7 +134,7 @@ class Resident:
             return None
         anchors, size = self.account.anchors, model.cost().anchor_bytes
         old = Anchor(used.tokens, Gate.GREEDY, used.tensors, "checkpoint")
-        if used.tokens < length and anchors.adopt(old, size):
+        if used.tokens < length and anchors.adopt(old, size, self._layout):
             insort(self._anchored, used.tokens)
             return None
         return used.tensors

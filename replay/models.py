@@ -57,7 +57,7 @@ def side_stack(engine: Engine) -> Stack:
 def stack_config(profile: Profile) -> StackConfig:
     """The tiers' settings of a board."""
     return StackConfig(
-        anchors=AnchorConfig(budget_bytes=profile.resident_bytes),
+        anchors=AnchorConfig(budget_bytes=profile.resident_bytes, rule=profile.anchor_rule),
         park=ParkConfig(park_bytes=profile.park_bytes, pin_bytes=profile.pin_bytes),
         guest=GuestConfig(tokens_max=profile.guest_tokens, stash_bytes=profile.stash_bytes),
         keeps_end=profile.end_anchor,

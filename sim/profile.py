@@ -7,9 +7,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 PROFILES = Path(__file__).parent / "profiles"
+AnchorRule = Literal["worth", "heads", "even", "newest", "every"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Profile:
     anchor_bytes: int
     resident_bytes: int
     """Anchor budget."""
+    anchor_rule: AnchorRule
+    """Which anchor goes when it is full: worth, heads, even, newest, every."""
     end_anchor: bool
     park_bytes: int
     """Other conversations' rows in memory."""
@@ -69,6 +72,8 @@ class Profile:
         for name in (*room, "checkpoint_tokens", "drafts", "side_slots", "answer_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if self.anchor_rule not in get_args(AnchorRule):
+            raise ValueError(f"anchor_rule must be one of {', '.join(get_args(AnchorRule))}")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
             raise ValueError("decode_tokens_s must be positive and accepted within 0 and 1")
         (short, _), (long, _) = self.prefill_fit
@@ -82,6 +87,7 @@ SETTABLE = {
     "row_bytes": int,
     "anchor_bytes": int,
     "resident_bytes": int,
+    "anchor_rule": str,
     "end_anchor": bool,
     "park_bytes": int,
     "pin_bytes": int,
@@ -143,7 +149,7 @@ def _value(key: str, text: str, kind: type) -> Any:
     try:
         if kind is bool:
             return {"on": True, "true": True, "off": False, "false": False}[text.lower()]
-        return kind(text.replace("_", ""))
+        return text if kind is str else kind(text.replace("_", ""))
     except (KeyError, ValueError):
         hint = "on or off" if kind is bool else f"a number ({kind.__name__})"
         raise ValueError(f"setting {key}={text!r} is not {hint}") from None

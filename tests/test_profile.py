@@ -4,12 +4,14 @@ Method: the shipped file against the seed's figures; bad settings give one line.
 """
 
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 
+from cache.worth import RULES
 from sim.clock import VirtualClock
 from sim.compute import Compute, PrefillTime
-from sim.profile import SETTABLE, load, parse, with_settings
+from sim.profile import SETTABLE, AnchorRule, load, parse, with_settings
 
 BOARD = load("spark-27b")
 
@@ -77,12 +79,19 @@ def test_settings_change_what_they_name() -> None:
         ({"decode_tokens_s": "0"}, "decode_tokens_s must be positive"),
         ({"decode_tokens_s": "nan"}, "decode_tokens_s must be positive"),
         ({"drafts": "-1"}, "must not be negative"),
+        ({"anchor_rule": "oldest"}, "anchor_rule must be one of worth, heads"),
     ],
 )
 def test_a_bad_setting_is_one_line(settings: dict[str, str], line: str) -> None:
     with pytest.raises(ValueError, match=line) as caught:
         with_settings(BOARD, settings)
     assert "\n" not in str(caught.value)
+
+
+def test_the_anchor_rules_are_the_caches() -> None:
+    assert get_args(AnchorRule) == RULES
+    for rule in RULES:
+        assert with_settings(BOARD, {"anchor_rule": rule}).anchor_rule == rule
 
 
 def test_every_setting_is_a_field_of_its_type() -> None:
