@@ -2,8 +2,8 @@
 
 Covers experiments.command, experiments.end_resumes and experiments.three_users.
 
-Method: small made nights on a small board; figures that must add up, loads that must differ, reasons
-counted by hand on a trace made for it; main() in this process for tables, JSON, files and exits.
+Method: small made nights on a small board; figures that must add up, loads that must differ, and
+reasons counted by hand; main() in this process for tables, JSON, files and exits.
 """
 
 from __future__ import annotations
