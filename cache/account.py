@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cache.anchors import AnchorConfig, Anchors, Tensors
-from cache.types import Gate, Generation, Ids, Line, Region
+from cache.types import Gate, Generation, Ids, Line, Region, Valued
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,17 @@ class Answer:
     """Tokens up to and with the end of the thinking."""
     hidden: tuple[tuple[int, int], ...] = ()
     """(start, length) of spans the client never saw, ascending."""
+    valued: tuple[Valued, ...] = ()
+    """Spans that stand for values, ascending."""
 
     def over(self, start: int, stop: int) -> Generation:
         """The answer as rows [start, stop) hold it; its last token may not be among them."""
-        whole = Generation(
-            start,
-            start + self.thinking,
-            max(stop, start + self.thinking, *(start + at + n for at, n in self.hidden)),
-            tuple((start + at, size) for at, size in self.hidden),
-        )
-        return _shortened(whole, stop)
+        hidden = tuple((start + at, size) for at, size in self.hidden)
+        valued = tuple(Valued(start + v.start, start + v.stop, v.value) for v in self.valued)
+        thinking = start + self.thinking
+        ends = [at + size for at, size in hidden] + [span.stop for span in valued]
+        whole = Generation(start, thinking, max(stop, thinking, *ends), hidden, valued)
+        return replace(whole.up_to(stop), whole=True)
 
 
 @dataclass(slots=True)
@@ -63,6 +64,8 @@ class Account:
     """Rows of the last prompt."""
     generations: list[Generation] = field(default_factory=list)
     """The answers among the rows, ascending."""
+    coming: list[Generation] = field(default_factory=list)
+    """Answers of which rows are read again, ascending; known again when all their rows are."""
     end: End | None = None
 
     @classmethod
@@ -102,11 +105,17 @@ class Account:
         assert self.valid <= stop <= len(self.buffer)
         self.buffer[self.valid : stop] = ids[self.valid : stop]
         self.valid = stop
+        while self.coming and self.coming[0].stop <= stop:
+            whole = self.coming.pop(0)
+            if self.generations and self.generations[-1].start == whole.start:
+                self.generations.pop()
+            self.generations.append(whole)
 
     def cut(self, length: int) -> None:
         """Only the first `length` rows stay, and what stood on later ones goes with them."""
         assert length <= self.valid
         self.valid = length
+        self.coming.clear()
         self.anchors.cut(length)
         self.prompt = min(self.prompt, length)
         if self.end is not None and self.end.tokens > length:
@@ -116,7 +125,7 @@ class Account:
         while self.generations and self.generations[-1].start >= length:
             self.generations.pop()
         if self.generations and self.generations[-1].stop > length:
-            self.generations[-1] = _shortened(self.generations[-1], length)
+            self.generations[-1] = self.generations[-1].up_to(length)
 
     def region(self, position: int) -> Region:
         """What a row belongs to."""
@@ -140,6 +149,7 @@ class Account:
             buffer=self.buffer[:top].copy(),
             anchors=self.anchors.only(kept),
             generations=list(self.generations),
+            coming=[],
         )
         copied.cut(top)
         return copied
@@ -153,9 +163,3 @@ class Account:
         for generation in self.generations:
             assert at <= generation.start and generation.stop <= self.valid
             at = generation.stop
-
-
-def _shortened(generation: Generation, stop: int) -> Generation:
-    """The generation up to row `stop`."""
-    hidden = tuple((at, min(size, stop - at)) for at, size in generation.hidden if at < stop)
-    return Generation(generation.start, min(generation.think_end, stop), stop, hidden)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 
 import numpy as np
 
 from cache.account import Account, Answer, End
 from cache.anchors import Anchor, AnchorConfig, Tensors, copy_sections, write_sections
 from cache.ports import Model
-from cache.types import Gate, Ids, Line, Met, Offer, Outcome
+from cache.types import Gate, Generation, Ids, Line, Met, Offer, Outcome
 from cache.worth import Layout
 
 
@@ -67,11 +68,19 @@ class Resident:
 
     # a turn's progress
 
-    def begin(self, session: str | None, tools: int, system: int, prompt: int) -> None:
-        """A prompt's prefill begins on these rows."""
+    def begin(
+        self,
+        session: str | None,
+        tools: int,
+        system: int,
+        prompt: int,
+        coming: Sequence[Generation] = (),
+    ) -> None:
+        """A prompt's prefill begins on these rows; it has the answers `coming` among its tokens."""
         account = self.account
         account.session, account.tools, account.system = session, tools, tools + system
         account.prompt = prompt
+        account.coming = [answer for answer in coming if answer.stop > account.valid]
 
     def passed(self, ids: Ids, stop: int, model: Model) -> None:
         """A prefill has written rows up to `stop` of the prompt `ids`; anchor it on a grid line."""

@@ -15,7 +15,7 @@ from cache.park import Park
 from cache.parked import Kind, ParkConfig
 from cache.ports import Model
 from cache.resident import Resident
-from cache.types import COLD, Ask, Gate, Ids, Line, Met, Offer, Outcome
+from cache.types import COLD, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
 from cache.why import Ghosts, Reason, explain
 
 COMPACTION = "compaction"
@@ -127,6 +127,7 @@ class Stack:
         if plan.guest and self._stash.open(ask, line.tokens, resident.account.valid):
             return self._receive(plan)
         keep = self._keep(plan)
+        coming = self._answers(plan)
         if plan.in_place.rows < resident.account.valid:
             self._ghosts.add(resident.account.ids)
         if plan.best is not None and plan.best.tier == Park.name:
@@ -139,7 +140,7 @@ class Stack:
             resident.restore(line, self._model)
         else:
             resident.start_cold(self._model)
-        resident.begin(ask.session, tools, system, len(plan.served))
+        resident.begin(ask.session, tools, system, len(plan.served), coming)
         return line
 
     # a turn's progress
@@ -191,6 +192,14 @@ class Stack:
             return None
         other = ask.session is not None and account.session not in (None, ask.session)
         return "park" if other or 2 * rows < account.valid else None
+
+    def _answers(self, plan: Plan) -> list[Generation]:
+        """The answers that the served prompt has as the rows have them, in place or not."""
+        if plan.best is None:
+            return []
+        entry = plan.best.entry
+        account = self.resident.account if entry is None else entry.account
+        return [g for g in account.generations if g.stop <= plan.best.met.rows]
 
     def _receive(self, plan: Plan) -> Line:
         """A guest begins: the model resumes for it, and the account stays as it is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Literal
@@ -101,6 +101,19 @@ COLD = Line(0, "cold", Gate.BITS)
 
 
 @dataclass(frozen=True, slots=True)
+class Valued:
+    """Tokens [start, stop) that stand for a value: any other tokens of an equal value say the same.
+
+    A tool call is one: a client writes its arguments anew. Whoever names values answers for it that
+    equal ones mean the same; here they are only compared.
+    """
+
+    start: int
+    stop: int
+    value: Hashable
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """One prompt as the tiers see it."""
 
@@ -109,6 +122,8 @@ class Ask:
     kind: str = "turn"
     answer_max: int = 0
     """Rows its answer may take."""
+    valued: tuple[Valued, ...] = field(default=(), repr=False)
+    """Spans of the prompt that stand for values, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +200,26 @@ class Generation:
     stop: int
     hidden: tuple[tuple[int, int], ...] = ()
     """(start, length) of spans the client never saw, in rows, ascending, inside [start, stop)."""
+    valued: tuple[Valued, ...] = field(default=(), repr=False)
+    """Spans that stand for values, in rows, ascending, inside [start, stop)."""
+    whole: bool = True
+    """Nothing of it was cut off again."""
 
     def __post_init__(self) -> None:
         assert 0 < self.start <= self.think_end <= self.stop
         assert all(self.start <= at and at + size <= self.stop for at, size in self.hidden)
+        assert all(self.start <= span.start <= span.stop <= self.stop for span in self.valued)
+
+    def up_to(self, stop: int) -> Generation:
+        """Its rows below `stop`, with what lies wholly below it."""
+        assert stop > self.start
+        if stop >= self.stop:
+            return self
+        return Generation(
+            self.start,
+            min(self.think_end, stop),
+            stop,
+            tuple((at, min(size, stop - at)) for at, size in self.hidden if at < stop),
+            tuple(span for span in self.valued if span.stop <= stop),
+            whole=False,
+        )

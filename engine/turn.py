@@ -12,7 +12,7 @@ from cache.account import Answer
 from cache.journal import Journal, TurnRow
 from cache.ports import Clock, Jobs
 from cache.stack import Plan, Stack
-from cache.types import Ask, Ids, Line
+from cache.types import Ask, Ids, Line, Valued
 from engine.adapter import Engine
 from engine.decode import Rule, decode
 
@@ -30,11 +30,13 @@ class Prompt:
     """Tokens of the tool block, which comes first, and of the system text after it."""
     answer_max: int = 0
     """Tokens its answer may have."""
+    valued: tuple[Valued, ...] = ()
+    """Where its tool calls stand, with what they say."""
 
     @property
     def ask(self) -> Ask:
         """What the caches are asked."""
-        return Ask(self.ids, self.session, self.kind, self.answer_max)
+        return Ask(self.ids, self.session, self.kind, self.answer_max, self.valued)
 
 
 class Meter(Protocol):

@@ -17,8 +17,10 @@ from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
 from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
-from replay.models import build, side_stack, stack_config, verifier
+from replay.models import build, meeting, side_stack, stack_config, verifier
+from replay.pieces import TracePieces
 from replay.schedule import Arrival, Arrivals, Schedule
+from replay.source import Source
 from replay.tokens import Tokens as TraceTokens
 from replay.trace import Request, Trace
 from replay.verify import Verdict
@@ -50,6 +52,13 @@ class _Watch:
     ttft_s: float | None = None
 
 
+def _speak_alike(traces: Sequence[Trace]) -> bool:
+    """Whether all traces have their own tokens, of one tokenizer that fits the board's model."""
+    if any(trace.live is None for trace in traces):
+        return False
+    return len({trace.header.tokenizer for trace in traces}) == 1
+
+
 class Replay:
     """One box over a list of traces; iterate for a ledger row a request, in the order served."""
 
@@ -61,14 +70,19 @@ class Replay:
         self._traces = traces
         self._clock = clock = VirtualClock()
         self._engine = engine = build(options.model, profile, options.seed)
-        stack = Stack(engine, stack_config(profile))
+        self._live = _speak_alike(traces)
+        pieces = traces[0].live.pieces if self._live and traces[0].live else TracePieces()
+        meets = meeting(profile, pieces)
+        stack = Stack(engine, stack_config(profile), meets)
         jobs, meter = SeededJobs(options.seed), Compute(profile, clock)
         self._box = Box(engine, stack, clock, jobs, journal or Journal(), meter)
         count, window = profile.side_slots, profile.side_window
-        self._slots = Slots.beside(self._box, count, window, side_stack)
+        self._slots = Slots.beside(
+            self._box, count, window, lambda engine: side_stack(engine, meets)
+        )
         self._verifiers = {box.slot: verifier(box.engine) for box in self._slots}
         self._ideal = Ideal()
-        self._tokens: dict[int, TraceTokens] = {}
+        self._tokens: dict[int, Source] = {}
         """Tokens of the traces under way; a pack's would not all fit in memory."""
         self._ends: dict[tuple[int, int], int | None] = {}
         """End anchor's position after each served request."""
@@ -92,8 +106,7 @@ class Replay:
         wait_s = self._clock.mono_s() - arrival.at_s
         if request.prompt_tokens >= self._engine.window:
             return refused(name, arrival, request, wait_s)
-        ids = self._tokens_of(arrival).prompt(request.number)
-        prompt, saw = self._prompt(request, ids), _Watch()
+        prompt, saw = self._prompt(request, self._tokens_of(arrival)), _Watch()
         box = self._slots.choose(prompt)
         self._serve(box, arrival, request, prompt, saw)
         self._slots.used(box)
@@ -116,7 +129,8 @@ class Replay:
     ) -> None:
         """Run the turn, and close it where the client left."""
         begun_s = self._clock.mono_s()
-        output = self._tokens_of(arrival).output(request.number)
+        tokens = self._tokens_of(arrival)
+        output, values = tokens.output(request.number), tokens.output_values(request.number)
         leaves_after = len(output) if request.aborted_after is None else request.aborted_after
         thinking, hidden = request.think_end or 0, request.hidden
         events = turn(
@@ -124,7 +138,7 @@ class Replay:
             prompt,
             self._rule(arrival, request, output),
             limit=max(1, len(output)),
-            read=lambda answer: Answer(min(thinking, len(answer)), hidden),
+            read=lambda answer: Answer(min(thinking, len(answer)), hidden, values),
         )
         had = 0
         for event in events:
@@ -145,19 +159,19 @@ class Replay:
                     if request.aborted_after is not None and had >= leaves_after:
                         events.close()
 
-    def _tokens_of(self, arrival: Arrival) -> TraceTokens:
+    def _tokens_of(self, arrival: Arrival) -> Source:
         index, options = arrival.trace, self._options
+        trace = self._traces[index]
         if index not in self._tokens:
-            self._tokens[index] = TraceTokens(
-                self._traces[index], vocab=options.profile.vocab, seed=options.seed + index
-            )
+            made = TraceTokens(trace, vocab=options.profile.vocab, seed=options.seed + index)
+            self._tokens[index] = trace.live if self._live and trace.live else made
         return self._tokens[index]
 
-    def _prompt(self, request: Request, ids: Ids) -> Prompt:
+    def _prompt(self, request: Request, tokens: Source) -> Prompt:
         parts = request.parts
         asked = request.max_tokens or self._options.profile.answer_tokens
         return Prompt(
-            ids,
+            tokens.prompt(request.number),
             request.session,
             request.client,
             request.kind,
@@ -165,6 +179,7 @@ class Replay:
             parts.system,
             # What was recorded must fit, whatever the request asked for.
             max(asked, request.output_tokens),
+            tokens.prompt_values(request.number),
         )
 
     def _rule(self, arrival: Arrival, request: Request, output: Ids) -> Forced:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from cache.align import Alignment
 from cache.anchors import AnchorConfig
 from cache.guest import GuestConfig
+from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
+from cache.pieces import Pieces
 from cache.stack import Stack, StackConfig
 from cache.types import Cost
 from engine.adapter import Engine
@@ -47,11 +50,18 @@ def verifier(engine: Engine) -> Verifier:
     return WitnessVerifier(engine) if isinstance(engine, Witness) else ColdVerifier(engine)
 
 
-def side_stack(engine: Engine) -> Stack:
+def side_stack(engine: Engine, meeting: Meeting) -> Stack:
     """The caches of a side slot: its own rows, a few anchors over them, nothing beside."""
     anchors = AnchorConfig(budget_bytes=4 * engine.cost().anchor_bytes, newest_kept=2)
     nothing = ParkConfig(park_bytes=0, pin_bytes=0)
-    return Stack(engine, StackConfig(anchors, nothing, GuestConfig(tokens_max=0)))
+    return Stack(engine, StackConfig(anchors, nothing, GuestConfig(tokens_max=0)), meeting)
+
+
+def meeting(profile: Profile, pieces: Pieces) -> Meeting:
+    """How a client's copy meets the rows, where tokens are made of these pieces."""
+    if profile.alignment == "off":
+        return exactly
+    return Alignment(pieces, text=profile.alignment == "full")
 
 
 def stack_config(profile: Profile) -> StackConfig:

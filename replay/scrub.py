@@ -6,16 +6,18 @@ import hashlib
 import math
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeGuard
 
-from engine.chat.template import Template
+from cache.types import Valued
+from engine.chat.template import Template, moved
 from engine.chat.tokenizer import Tokenizer
 from replay.bad import BadInput
 from replay.links import TURNS, Links
 from replay.readers.exchange import Exchange
 from replay.runs import RunFinder
-from replay.trace import Header, Parts, Request, Trace
+from replay.trace import Header, Parts, Request, Trace, values
 
 SALT_BYTES = 16
 _SAMPLING = (
@@ -50,7 +52,7 @@ def scrub(
     `think_s` stands for the pause that was measured. Raises BadInput when nothing is left.
     """
     ordered = sorted(exchanges, key=lambda exchange: exchange.t_s)
-    kept = [exchange for exchange in ordered if not exchange.failed]
+    kept = answered(ordered)
     if not kept:
         raise BadInput(name, None, "no request of the recording was answered")
     factor = _factor(kept, name)
@@ -71,6 +73,12 @@ def scrub(
     return Trace(name, header, requests)
 
 
+def answered(exchanges: Iterable[Exchange]) -> list[Exchange]:
+    """The exchanges that become a trace's requests, in their order."""
+    ordered = sorted(exchanges, key=lambda exchange: exchange.t_s)
+    return [exchange for exchange in ordered if not exchange.failed]
+
+
 class _Scrub:
     """A trace in the making: what was seen, and the next request's number."""
 
@@ -79,6 +87,7 @@ class _Scrub:
         tokenizer = template.tokenizer
         self.tokenizer = f"{tokenizer.name} {tokenizer.sha256[:16]}"
         self._runs = RunFinder(tokenizer.classes)
+        self._values = _Values()
         self._links = Links()
         self._start_s, self._factor = start_s, factor
         self._salt = salt
@@ -96,7 +105,8 @@ class _Scrub:
         after = self._links.after(exchange)
         extends = self._links.extends(exchange)
         self._links.add(number, exchange)
-        return Request(
+        spans = [*prompt.valued, *moved(answer.valued, len(prompt.ids))]
+        request = Request(
             number=number,
             id=f"r{number}",
             t_s=round((exchange.t_s - self._start_s) * self._factor, 3),
@@ -115,11 +125,37 @@ class _Scrub:
             sampling=_sampling(exchange.body),
             aborted_after=len(answer.ids) if exchange.reply.aborted else None,
         )
+        return self._values.named(request, spans)
 
     def _hashed(self, session: str | None) -> str | None:
         if session is None:
             return None
         return hashlib.blake2b(session.encode(), key=self._salt, digest_size=8).hexdigest()
+
+
+class _Values:
+    """The values of a trace as numbers: what a tool call says is text."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._spans: dict[int, list[Valued]] = {}
+
+    def named(self, request: Request, spans: Sequence[Valued]) -> Request:
+        """The request with those of its spans that its runs don't bring along."""
+        numbers = self._numbers
+        wanted = [
+            Valued(span.start, span.stop, numbers.setdefault(span.value, len(numbers)))
+            for span in spans
+        ]
+        brought = set(values(request, self._spans))
+        own = tuple(
+            (span.start, span.stop - span.start, numbers[value.value])
+            for span, value in zip(wanted, spans, strict=True)
+            if span not in brought
+        )
+        request = replace(request, values=own)
+        self._spans[request.number] = values(request, self._spans)
+        return request
 
 
 def _factor(exchanges: Sequence[Exchange], name: str) -> float:

@@ -13,12 +13,9 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from cache.types import Ids
-from replay.trace import FRESH, SPECIAL, TEXT, WHITESPACE, Request, Run, Trace
-
-SPECIALS_END = 64
-WHITESPACE_END = 256
-"""Ids [0, 64) are special tokens, [64, 256) whitespace only, the rest text."""
+from cache.types import Ids, Valued
+from replay.pieces import SPECIALS_END, WHITESPACE_END, TracePieces
+from replay.trace import FRESH, SPECIAL, TEXT, WHITESPACE, Request, Run, Trace, values
 
 _Stretches = npt.NDArray[np.int32]
 """A sequence as stretches of fresh tokens, shape (n, 3): request, place in its sequence, length."""
@@ -59,8 +56,15 @@ class Tokens:
         self._stretches: dict[int, _Stretches] = {}
         self._fresh: dict[int, _Fresh] = {}
         self._after: dict[tuple[int, int], set[int]] = {}
+        self._values: dict[int, list[Valued]] = {}
         for request in trace.requests:
             self._resolve(request)
+            self._values[request.number] = values(request, self._values)
+
+    @property
+    def pieces(self) -> TracePieces:
+        """The class is in the id."""
+        return TracePieces()
 
     def prompt(self, number: int) -> Ids:
         """Ids of a request's prompt, read-only, shape (prompt tokens,)."""
@@ -91,6 +95,17 @@ class Tokens:
         ids.flags.writeable = False
         self._keep(number, ids)
         return ids
+
+    def prompt_values(self, number: int) -> tuple[Valued, ...]:
+        """Spans of the prompt that stand for values, ascending."""
+        size = self._requests[number].prompt_tokens
+        return tuple(span for span in self._values[number] if span.stop <= size)
+
+    def output_values(self, number: int) -> tuple[Valued, ...]:
+        """The same of the output, counted from its start."""
+        size = self._requests[number].prompt_tokens
+        later = (span for span in self._values[number] if span.start >= size)
+        return tuple(Valued(span.start - size, span.stop - size, span.value) for span in later)
 
     def _keep(self, number: int, ids: Ids) -> None:
         self._kept[number] = ids

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from cache.types import Valued
+from replay.source import Source
 
 FORMAT = "moorage.trace"
 VERSION = 1
@@ -82,6 +86,9 @@ class Request:
     """Output tokens the client had when it hung up; 0 during the prefill; None when it stayed."""
     accepts: tuple[int, ...] = ()
     """Drafts accepted in each verify round, when that was recorded."""
+    values: tuple[tuple[int, int, int], ...] = ()
+    """(start, length, value) of spans of prompt + output, ascending, that stand for values: tool
+    calls. Equal numbers are equal values. Spans that a run copies whole come along unnamed."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Keys this version does not know; kept when written again."""
 
@@ -103,3 +110,23 @@ class Trace:
     name: str
     header: Header
     requests: tuple[Request, ...]
+    live: Source | None = field(default=None, compare=False, repr=False)
+    """The tokens as they were, where a raw recording has them."""
+
+
+def values(request: Request, earlier: Mapping[int, Sequence[Valued]]) -> list[Valued]:
+    """All spans of a request's sequence that stand for values, from those of earlier requests."""
+    found: dict[int, Valued] = {}
+    at = 0
+    for run in (*request.prompt, *request.output):
+        copied = earlier[run.src] if run.src != FRESH else ()
+        first = bisect_left(copied, run.offset, key=lambda span: span.start)
+        for span in copied[first:]:
+            if span.stop > run.offset + run.length:
+                break
+            start = at + span.start - run.offset
+            found[start] = Valued(start, start + span.stop - span.start, span.value)
+        at += run.length
+    for start, length, value in request.values:
+        found[start] = Valued(start, start + length, value)
+    return [found[start] for start in sorted(found)]

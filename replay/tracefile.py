@@ -50,6 +50,7 @@ _KEYS = {
     "sampling": "sampling",
     "aborted_after": "aborted_after",
     "accepts": "accepts",
+    "values": "values",
 }
 """Key in the file to field of a request, in the order they are written."""
 NUMBER_MAX = (1 << 31) - 2
@@ -178,6 +179,7 @@ def _request(row: Fields, number: int, held: dict[int, int]) -> Request:
         sampling=row.object("sampling"),
         aborted_after=row.whole_or("aborted_after", None, 0, written),
         accepts=accepts,
+        values=_values(row, asked + written),
         extra=row.without(_KEYS),
     )
 
@@ -230,6 +232,19 @@ def _parts(row: Fields, asked: int) -> Parts:
     if total != asked:
         raise Malformed(f"the parts add up to {total} tokens, the prompt has {asked}")
     return parts
+
+
+def _values(row: Fields, held: int) -> tuple[tuple[int, int, int], ...]:
+    spans: list[tuple[int, int, int]] = []
+    end = 0
+    for given in row.items("values"):
+        if not isinstance(given, list) or len(given) != 3:
+            raise Malformed(f"a span of 'values' is not [start, length, value]: {shown(given)}")
+        start = whole(given[0], "a start in 'values', past the span before it,", end, held)
+        length = whole(given[1], "a length in 'values'", 1, held - start)
+        spans.append((start, length, whole(given[2], "a value in 'values'", 0)))
+        end = start + length
+    return tuple(spans)
 
 
 def _hidden(row: Fields, written: int) -> tuple[tuple[int, int], ...]:

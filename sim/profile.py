@@ -49,6 +49,8 @@ class Profile:
     """A longer request is no guest."""
     checkpoint_tokens: int
     """Tokens of an answer from one checkpoint to the next; 0 takes none."""
+    alignment: str
+    """What of a client's copy may differ from the rows: one of ALIGNMENTS."""
     side_slots: int
     """Other sequences over the same weights, where short requests go first."""
     side_window: int
@@ -72,6 +74,8 @@ class Profile:
         for name in (*room, "checkpoint_tokens", "drafts", "side_slots", "answer_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if self.alignment not in ALIGNMENTS:
+            raise ValueError(f"alignment is none of {', '.join(ALIGNMENTS)}")
         if self.anchor_rule not in get_args(AnchorRule):
             raise ValueError(f"anchor_rule must be one of {', '.join(get_args(AnchorRule))}")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
@@ -80,6 +84,9 @@ class Profile:
         if not 0 < short < long:
             raise ValueError("prefill_fit needs two different lengths, the shorter one first")
 
+
+ALIGNMENTS = ("off", "spans", "full")
+"""Nothing; what the server put in and the whitespace beside it; all that clients do to answers."""
 
 SETTABLE = {
     "grid": int,
@@ -94,6 +101,7 @@ SETTABLE = {
     "stash_bytes": int,
     "guest_tokens": int,
     "checkpoint_tokens": int,
+    "alignment": str,
     "side_slots": int,
     "side_window": int,
     "answer_tokens": int,

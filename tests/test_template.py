@@ -224,6 +224,11 @@ arguments_ = st.dictionaries(st.text(max_size=6), json_values, max_size=3)
 words = st.text(st.sampled_from('ab .\n\t<|im_end|>é🙂{}"') | st.characters(), max_size=30)
 
 
+def compact(value: Any) -> str:
+    """As JavaScript writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 @given(words, words, st.lists(st.tuples(words, arguments_), max_size=3), words)
 @settings(deadline=None)
 def test_an_answer_that_comes_back_gives_the_engines_tokens(
@@ -233,16 +238,13 @@ def test_an_answer_that_comes_back_gives_the_engines_tokens(
     sent = [
         Say("reasoning", reasoning),
         Say("content", content),
-        *(Call(name, json.dumps(given, indent=1), "c") for name, given in calls),
+        *(Call(name, compact(given).replace("{", "{ ", 1), "c") for name, given in calls),
     ]
     back: dict[str, Any] = {"role": "assistant", "content": content}
     if reasoning:
         back["reasoning_content"] = reasoning
     if calls:
-        back["tool_calls"] = [
-            call(name, json.dumps(given, ensure_ascii=False, separators=(",", ":")))
-            for name, given in calls
-        ]
+        back["tool_calls"] = [call(name, compact(given)) for name, given in calls]
     prompt = TEMPLATE.render(messages_of([user]), [TOOL]).ids
     written = TEMPLATE.answer_ids(Reply(tuple(sent), "tool_calls" if calls else "stop"))
     following = TEMPLATE.render(messages_of([user, back, user]), [TOOL]).ids

@@ -63,7 +63,7 @@ def test_text_comes_back_byte_for_byte(text: str) -> None:
 @settings(deadline=None)
 def test_content_never_becomes_a_special_token(text: str) -> None:
     ids = TOKENIZER.encode(text, specials=False)
-    assert not any(TOKENIZER.is_special(id) for id in ids.tolist())
+    assert not TOKENIZER.structure(ids).any()
 
 
 @pytest.mark.parametrize("name", SPECIALS)
@@ -106,7 +106,7 @@ def test_the_classes_of_tokens() -> None:
         except UnicodeDecodeError:
             blank = False
         assert classes[id] == (WHITESPACE if blank else TEXT)
-        assert TOKENIZER.is_whitespace(id) == blank
+        assert TOKENIZER.blank(np.array([id], np.int32))[0] == blank
     assert {"\n", " ", "\t", "\n\n"} <= {
         TOKENIZER.token_bytes(id).decode() for id in np.flatnonzero(classes == WHITESPACE).tolist()
     }

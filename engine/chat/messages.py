@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from engine.chat.arguments import Parameters, parameters
+from engine.chat.arguments import Parameters, canonical, parameters
 
 FINISHED = frozenset({"stop", "tool_calls", "function_call", "content_filter"})
 """Finish reasons after which the model has written its end token; `length` is none."""
@@ -55,11 +55,19 @@ class Call:
     id: str = ""
     cut: bool = False
     """The answer ended inside this call."""
+    as_written: bool = False
+    """Its arguments are the model's own text, and not what a client made of it."""
     kind: Literal["call"] = "call"
+
+    @property
+    def value(self) -> tuple[str, str] | None:
+        """Equal for calls that say the same; None when that can't be told."""
+        arguments = None if self.cut else canonical(self.arguments)
+        return (self.name, arguments) if arguments is not None else None
 
     def view(self) -> CallView:
         """Parameters in order; a call that was not cut is closed, whatever its arguments are."""
-        read: Parameters = parameters(self.arguments)
+        read: Parameters = parameters(self.arguments, as_written=self.as_written)
         if self.cut and not read.complete:
             return CallView(read.whole, read.cut_name, read.rest, closed=False)
         if read.cut_name is not None:

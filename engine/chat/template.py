@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ import jinja2
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from cache.types import Ids
+from cache.types import Ids, Valued
 from engine.chat.arguments import value_text
-from engine.chat.messages import Message, Reply, Say
+from engine.chat.messages import Call, Message, Reply, Say
 from engine.chat.tokenizer import Tokenizer
 
 CACHE_BYTES = 256 << 20
@@ -39,6 +39,8 @@ class Rendered:
     system: int
     tools: int
     history: int
+    valued: tuple[Valued, ...] = ()
+    """Where its tool calls stand, with what they say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Answer:
     think_end: int | None
     """Tokens up to and with the end of the thinking the answer begins with, all of them when it
     was cut inside; None when it begins without a thought."""
+    valued: tuple[Valued, ...] = ()
+    """Where its tool calls stand, with what they say."""
 
 
 class Template:
@@ -72,6 +76,7 @@ class Template:
         self.cache_bytes = cache_bytes
         self._end = tokenizer.ids["<|im_end|>"]
         self._think_end = tokenizer.ids["</think>"]
+        self._call = tokenizer.ids["<tool_call>"], tokenizer.ids["</tool_call>"]
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -97,7 +102,13 @@ class Template:
             blocks.append(self._block(_Key(message, first, last)))
         ids = np.concatenate([block.ids for block in blocks])
         system, tool_part = sum(b.system for b in blocks), sum(b.tools for b in blocks)
-        return Rendered(ids, system, tool_part, len(ids) - system - tool_part)
+        starts = np.cumsum([0, *(len(block.ids) for block in blocks)]).tolist()
+        valued = tuple(
+            span
+            for start, block in zip(starts, blocks, strict=False)
+            for span in moved(block.valued, start)
+        )
+        return Rendered(ids, system, tool_part, len(ids) - system - tool_part, valued)
 
     def answer_ids(self, reply: Reply, messages: Sequence[Message] = ()) -> Answer:
         """The tokens an engine would have written for a recorded reply to `messages`.
@@ -111,15 +122,17 @@ class Template:
         blanks that the cut of an answer went through.
         """
         opening = last_open(messages)
-        written = reply.message
+        written = as_written(reply.message)
         whole = replace(written, pieces=(*opening.pieces, *written.pieces))
         before = self._block(_Key(opening)).ids
-        ids = self._block(_Key(whole)).ids
+        block = self._block(_Key(whole))
+        ids = block.ids
         assert np.array_equal(ids[: len(before)], before), "an answer changed its prompt"
         ids = ids[len(before) :]
+        valued = tuple(span for span in moved(block.valued, -len(before)) if span.start >= 0)
         if reply.ended:  # the line end after the end token is the next prompt's
             ids = ids[: 1 + int(np.flatnonzero(ids == self._end)[-1])]
-        return Answer(ids, self._thinking(written, ids))
+        return Answer(ids, self._thinking(written, ids), valued)
 
     def _thinking(self, written: Message, ids: Ids) -> int | None:
         """Where the thought that begins an answer ends."""
@@ -166,7 +179,20 @@ class Template:
                 sizes[name] += len(ids)
         characters = len(text) + sum(len(slot) for slot in slots if isinstance(slot, str))
         ids = np.concatenate(pieces)
-        return _Block(ids, sizes["system"], sizes["tools"], 2 * characters + ids.nbytes)
+        valued = self._calls(key.message, ids)
+        return _Block(ids, sizes["system"], sizes["tools"], 2 * characters + ids.nbytes, valued)
+
+    def _calls(self, message: Message | None, ids: Ids) -> tuple[Valued, ...]:
+        """The spans of a message's closed tool calls, in order."""
+        if message is None or not message.calls:
+            return ()
+        starts, ends = (np.flatnonzero(ids == token).tolist() for token in self._call)
+        spans = zip(starts, ends, message.calls, strict=False)
+        return tuple(
+            Valued(start, end + 1, call.value)
+            for start, end, call in spans
+            if call.value is not None
+        )
 
     def _literal(self, text: str) -> Ids:
         """Ids of a stretch of template text; there are only so many of them."""
@@ -194,6 +220,7 @@ class _Block(NamedTuple):
     tools: int
     cost_bytes: int
     """What keeping it costs, within a small factor."""
+    valued: tuple[Valued, ...] = ()
 
 
 @jinja2.pass_context
@@ -204,6 +231,20 @@ def _slot(context: jinja2.runtime.Context, value: Any) -> str:
     start = len(slots)
     slots.extend(values)
     return "".join(f"\0{number}\0" for number in range(start, len(slots)))
+
+
+def moved(spans: Iterable[Valued], by: int) -> Iterator[Valued]:
+    """The spans where `by` tokens stand before them."""
+    return (Valued(span.start + by, span.stop + by, span.value) for span in spans)
+
+
+def as_written(message: Message) -> Message:
+    """A message whose calls are the model's own text."""
+    pieces = (
+        replace(piece, as_written=True) if isinstance(piece, Call) else piece
+        for piece in message.pieces
+    )
+    return replace(message, pieces=tuple(pieces))
 
 
 def last_open(messages: Sequence[Message]) -> Message:

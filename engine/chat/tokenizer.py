@@ -71,20 +71,24 @@ class Tokenizer:
 
     def decode(self, ids: Ids) -> str:
         """Text of `ids`, special tokens as their names; bytes that are no UTF-8 become U+FFFD."""
-        table = self._bytes
-        return b"".join([table[i] for i in ids.tolist()]).decode("utf-8", "replace")
+        return self.text(ids).decode("utf-8", "replace")
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that a token stands for; a special token's are its name's."""
         return self._bytes[id]
 
-    def is_whitespace(self, id: int) -> bool:
-        """Whether a token is nothing but whitespace."""
-        return bool(self.classes[id] == WHITESPACE)
+    def text(self, ids: Ids) -> bytes:
+        """The bytes of tokens, one after another."""
+        table = self._bytes
+        return b"".join([table[i] for i in ids.tolist()])
 
-    def is_special(self, id: int) -> bool:
-        """Whether a token stands for structure."""
-        return bool(self.classes[id] == SPECIAL)
+    def blank(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which tokens are nothing but whitespace, shape (n,)."""
+        return np.equal(self.classes[ids], WHITESPACE)
+
+    def structure(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which tokens stand for structure, shape (n,)."""
+        return np.equal(self.classes[ids], SPECIAL)
 
     @cached_property
     def classes(self) -> npt.NDArray[np.uint8]:

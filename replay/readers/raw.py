@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from engine.chat.messages import ChatError, Message, messages_of, tools_of
+from engine.chat.template import Template
+from engine.chat.tokenizer import Tokenizer
 from replay.bad import BadInput, OnBad, refuse
 from replay.fields import Fields
+from replay.live import LiveTokens
 from replay.open import Malformed, read_lines, stem
 from replay.readers.clients import identify
 from replay.readers.exchange import Exchange
 from replay.readers.sessions import assign
 from replay.readers.wire import NOTHING, OpenWebUiRig, Wire, opencode_rig, own
-from replay.scrub import scrub
+from replay.scrub import answered, scrub
 from replay.trace import Trace
 
 CHAT_PATH = "/chat/completions"
@@ -22,8 +26,11 @@ _RIG_KINDS = frozenset({"request", "reply", "mark"})
 
 
 def read(path: Path, on_bad: OnBad = refuse) -> Trace:
-    """A recording as a trace: rendered, tokenised, scrubbed. Raises BadInput as `exchanges`."""
-    return scrub(exchanges(path, on_bad), name=stem(path))
+    """A recording as a trace: rendered, tokenised, scrubbed; with the tokens as they were beside
+    it. Raises BadInput as `exchanges`."""
+    found, template = exchanges(path, on_bad), Template(Tokenizer())
+    trace = scrub(found, name=stem(path), template=template)
+    return replace(trace, live=LiveTokens(answered(found), template))
 
 
 def exchanges(path: Path, on_bad: OnBad = refuse) -> list[Exchange]:

@@ -1,0 +1,221 @@
+"""Alignment: a client's copy of a conversation meets the rows where it says the same as they do.
+
+A client sends back text, and the template renders it again. The copy then has other tokens than the
+rows although nobody changed a word: the reasoning is left out, an answer's ends are stripped, text
+is cut into other tokens, a tool call's arguments are written anew, and what the server put in was
+never sent. Only the answers among the rows may differ in these ways, and only in these; everything
+else must be the rows' own tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cache.account import Account
+from cache.pieces import Pieces
+from cache.types import Ask, Generation, Ids, Met, common_prefix
+
+
+class Alignment:
+    """A meeting that looks through what clients do to answers.
+
+    An answer is compared in segments between structure tokens, which must be the same on both
+    sides. A segment's bytes must be equal but for whitespace at its ends and beside a hidden span;
+    the reasoning's may be missing altogether; spans that stand for equal values are equal. A copy
+    that says no more of an answer meets the rows up to there. The rows' own tokens are served.
+    """
+
+    def __init__(self, pieces: Pieces, *, text: bool = True) -> None:
+        """Without `text`, only hidden spans and the whitespace beside them may be missing."""
+        self._pieces = pieces
+        self._text = text
+
+    def __call__(self, account: Account, ask: Ask) -> Met:
+        """How far the ask goes on with the account's rows."""
+        rows, copy = account.ids, ask.ids
+        row = at = common_prefix(rows, copy)
+        sent: _Copy | None = None
+        moved = False
+        while row < len(rows) and at < len(copy):
+            generation = _around(account, row)
+            start = self._glue(account, generation) if generation else row + 1
+            if generation is None or start > row:
+                break
+            sent = sent or _Copy(ask, self._pieces)
+            walk = _Walk(self._pieces, rows, start, generation, sent, text=self._text)
+            step = walk.through(at - (row - start))
+            if step is None or step.row <= row:
+                break
+            row, at, moved = step.row, step.at, True
+            if not step.whole:
+                break
+            shared = common_prefix(rows[row:], copy[at:])
+            row, at = row + shared, at + shared
+        served = np.concatenate([rows[:row], copy[at:]]) if moved else copy
+        return Met(row, at, served)
+
+    def _glue(self, account: Account, generation: Generation) -> int:
+        """Where the whitespace before an answer begins: it may be one token with the answer's."""
+        before = (g.stop for g in account.generations if g.stop <= generation.start)
+        low, start = max(before, default=0), generation.start
+        while start > low and self._pieces.blank(account.ids[start - 1 : start])[0]:
+            start -= 1
+        return start
+
+
+def _around(account: Account, row: int) -> Generation | None:
+    """The first answer that ends after a row."""
+    return next((g for g in account.generations if g.stop > row), None)
+
+
+class _Step(NamedTuple):
+    """`row` rows stand for the copy's first `at` tokens; `whole` when all of the answer does."""
+
+    row: int
+    at: int
+    whole: bool
+
+
+class _Copy:
+    """A client's copy, with its structure found once."""
+
+    def __init__(self, ask: Ask, pieces: Pieces) -> None:
+        self.ids = ask.ids
+        self.valued = {span.start: span for span in ask.valued}
+        self._structure = np.flatnonzero(pieces.structure(ask.ids))
+
+    def structure_from(self, at: int) -> int:
+        """The next structure token, or the end."""
+        place = int(np.searchsorted(self._structure, at))
+        return int(self._structure[place]) if place < len(self._structure) else len(self.ids)
+
+
+class _Walk:
+    """One answer of the rows beside the copy, segment by segment."""
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        rows: Ids,
+        start: int,
+        generation: Generation,
+        sent: _Copy,
+        *,
+        text: bool,
+    ) -> None:
+        self._pieces, self._sent, self._text = pieces, sent, text
+        self._start, self._answer = start, generation
+        self._at = _visible(start, generation)
+        """Rows of what the client saw, ascending."""
+        self._ids = rows[self._at]
+        self._structure = np.flatnonzero(pieces.structure(self._ids)).tolist()
+        self._valued = {span.start: span for span in generation.valued}
+
+    def through(self, at: int) -> _Step | None:
+        """From the answer's begin, which the copy has at `at`, as far as both say the same."""
+        sent, place = self._sent, 0
+        for stop in [*self._structure, len(self._ids)]:
+            if stop < place:
+                continue  # inside a span that was compared by value
+            edge = sent.structure_from(at)
+            after = self._segment(place, stop, at, edge)
+            if after is None:
+                return self._cut_short(place, stop, at, edge)
+            if stop == len(self._ids):
+                return _Step(self._answer.stop, after, whole=True)
+            if edge == len(sent.ids) or self._ids[stop] != sent.ids[edge]:
+                return _Step(int(self._at[stop]), edge, whole=False)
+            place, at = self._past(stop, edge)
+        return None
+
+    def _past(self, stop: int, edge: int) -> tuple[int, int]:
+        """Behind a structure token, or behind the span that begins there if its value is equal."""
+        ours, theirs = self._valued.get(int(self._at[stop])), self._sent.valued.get(edge)
+        if self._text and ours and theirs and ours.value == theirs.value:
+            return int(np.searchsorted(self._at, ours.stop)), theirs.stop
+        return stop + 1, edge + 1
+
+    def _segment(self, place: int, stop: int, at: int, edge: int) -> int | None:
+        """Where the copy goes on when the segments say the same."""
+        ours, theirs = self._ids[place:stop], self._sent.ids[at:edge]
+        if np.array_equal(ours, theirs):
+            return edge
+        last = stop == len(self._ids)
+        text = _stripped(self._pieces.text(theirs))
+        if self._text and not text and self._is_thinking(place):
+            if not last:
+                return edge
+            return at if self._answer.whole else None
+        if not self._text and not self._beside_hidden(place, stop):
+            return None
+        if not _says(list(self._parts(place, stop)), text):
+            return None
+        if not last or (len(ours) and self._pieces.blank(ours[-1:])[0]):
+            return edge
+        # The rows end with this segment and without whitespace: the copy's is what comes next.
+        blank = self._pieces.blank(theirs)
+        return edge - int(np.argmin(blank[::-1])) if not blank.all() else at
+
+    def _cut_short(self, place: int, stop: int, at: int, edge: int) -> _Step | None:
+        """The copy's segment is not the rows': how far the answer was kept, if it was cut."""
+        ours, theirs = self._ids[place:stop], self._sent.ids[at:edge]
+        shared = common_prefix(ours, theirs)
+        if shared == len(ours) and stop == len(self._ids) and not self._answer.whole:
+            return _Step(self._answer.stop, at + shared, whole=True)
+        if not self._text or self._is_thinking(place):
+            return None
+        whole, kept = self._pieces.text(ours).lstrip(), _stripped(self._pieces.text(theirs))
+        if not whole.startswith(kept):
+            return None
+        return _Step(int(self._at[place + shared]), at + shared, whole=False)
+
+    def _is_thinking(self, place: int) -> bool:
+        """Whether a segment lies in the reasoning that the answer begins with."""
+        answer = self._answer
+        row = int(self._at[place]) if place < len(self._at) else answer.stop
+        return row < answer.think_end and answer.start < answer.think_end
+
+    def _parts(self, place: int, stop: int) -> Iterator[bytes]:
+        """A segment's bytes, a part each side of a hidden span."""
+        jumps = np.flatnonzero(np.diff(self._at[place:stop]) > 1) + 1 + place
+        for start, end in itertools.pairwise([place, *jumps.tolist(), stop]):
+            yield self._pieces.text(self._ids[start:end])
+
+    def _beside_hidden(self, place: int, stop: int) -> bool:
+        """Whether a hidden span lies inside a segment or at one of its ends."""
+        first = int(self._at[place - 1]) + 1 if place else self._start
+        last = int(self._at[stop]) if stop < len(self._at) else self._answer.stop
+        return last - first > stop - place
+
+
+def _visible(start: int, generation: Generation) -> npt.NDArray[np.int64]:
+    """Rows from `start` to the answer's end without its hidden spans."""
+    shown = np.ones(generation.stop - start, bool)
+    for at, size in generation.hidden:
+        shown[at - start : at - start + size] = False
+    return start + np.flatnonzero(shown)
+
+
+def _stripped(text: bytes) -> bytes:
+    """Without whitespace at the ends, whatever a client counts as such; broken text as bytes."""
+    try:
+        return text.decode().strip().encode()
+    except UnicodeDecodeError:
+        return text.strip()
+
+
+def _says(parts: list[bytes], text: bytes) -> bool:
+    """Whether a stripped text is these parts in order, with any whitespace between them."""
+    for part in parts:
+        wanted = _stripped(part)
+        if not text.startswith(wanted):
+            return False
+        text = text[len(wanted) :]
+        if len(parts) > 1:
+            text = text.lstrip()
+    return not text

@@ -1,0 +1,62 @@
+"""The tokens of a raw recording as they were: rendered again when they are asked for"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cache.types import Ids, Valued
+from engine.chat.template import Answer, Rendered, Template
+from engine.chat.tokenizer import Tokenizer
+from replay.readers.exchange import Exchange
+
+
+class LiveTokens:
+    """Prompts and outputs of recorded exchanges; number n is the n-th of them."""
+
+    def __init__(self, exchanges: Sequence[Exchange], template: Template) -> None:
+        self._exchanges = exchanges
+        self._template = template
+        self._prompt: tuple[int, Rendered] | None = None
+        self._output: tuple[int, Answer] | None = None
+
+    @property
+    def pieces(self) -> Tokenizer:
+        """The tokenizer knows."""
+        return self._template.tokenizer
+
+    def prompt(self, number: int) -> Ids:
+        """Ids of a request's prompt, shape (prompt tokens,)."""
+        return self._rendered(number).ids
+
+    def output(self, number: int) -> Ids:
+        """Ids of a request's output, shape (output tokens,)."""
+        return self._answered(number).ids
+
+    def sequence(self, number: int) -> Ids:
+        """Ids of both."""
+        return np.concatenate([self.prompt(number), self.output(number)])
+
+    def prompt_values(self, number: int) -> tuple[Valued, ...]:
+        """Spans of the prompt that stand for values."""
+        return self._rendered(number).valued
+
+    def output_values(self, number: int) -> tuple[Valued, ...]:
+        """The same of the output, counted from its start."""
+        return self._answered(number).valued
+
+    def _rendered(self, number: int) -> Rendered:
+        """The last one is kept: a request asks several times."""
+        if self._prompt is None or self._prompt[0] != number:
+            exchange = self._exchanges[number]
+            rendered = self._template.render(exchange.messages, exchange.tools)
+            self._prompt = number, rendered
+        return self._prompt[1]
+
+    def _answered(self, number: int) -> Answer:
+        if self._output is None or self._output[0] != number:
+            exchange = self._exchanges[number]
+            answer = self._template.answer_ids(exchange.reply, exchange.messages)
+            self._output = number, answer
+        return self._output[1]
