@@ -39,12 +39,12 @@ def served(board: Profile, policy: StackConfig | None = None, shared: int = HEAD
 
 
 def boards(board: Profile) -> dict[str, tuple[Profile, StackConfig | None]]:
-    """The ways to keep A: with everything on, grid lines alone, as the seed did, not at all."""
+    """The ways to keep A: with everything on, without the end, as the seed did, not at all."""
     return {
         "park": (board, None),
         "park_no_end": (replace(board, end_anchor=False, checkpoint_tokens=0), None),
         "seed_policy": (board, seeds_policy(board)),
-        "no_park": (replace(board, park_bytes=0, pin_bytes=0), None),
+        "no_park": (board, seeds_policy(replace(board, park_bytes=0))),
     }
 
 

@@ -77,7 +77,7 @@ def run(board: Profile) -> list[Figure]:
     for name, changed in (("pin", board), ("no_pin", replace(board, pin_bytes=0, park_bytes=0))):
         seen = served(changed)
         figures += [
-            Figure(f"{name}.cached_tokens", None, seen.after.cached, "tokens", "the turn after"),
+            Figure(f"{name}.cached_tokens", None, seen.after.cached, "tokens", "of the turn after"),
             Figure(f"{name}.reread_tokens", None, seen.after.reread, "tokens"),
             Figure(f"{name}.first_token_s", None, seen.after.ttft_s or 0.0, "s"),
         ]

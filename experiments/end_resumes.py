@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 from rich.console import Console
@@ -17,22 +18,20 @@ from experiments.traffic import refuse_failures
 from replay.commands import replayed, traces_of
 from replay.driver import Options
 from replay.trace import Trace
-from sim.profile import SETTABLE, Profile, with_settings
+from sim.profile import ALIGNMENTS, Profile
 
 NAME = "end-resumes"
 ABOUT = "follow-ups that resume at the end of the last answer, and why not (--traces)"
 TRACES = ("night",)
 
 SEED_SHARE = 100 * 3_844 / 4_607
+LOST = ("replaced", "evicted", "previous_not_served")
+"""Reasons that are a matter of memory, not of the client's copy."""
 
 
 def boards(board: Profile) -> dict[str, Profile]:
-    """The board at every alignment it knows, or as it is."""
-    known: dict[str, Profile] = {}
-    if "alignment" in SETTABLE:
-        for value in ("off", "spans", "full"):
-            known[value] = with_settings(board, {"alignment": value})
-    return known or {"as_is": board}
+    """The board at every alignment."""
+    return {value: replace(board, alignment=value) for value in ALIGNMENTS}
 
 
 def run(board: Profile, names: Sequence[str]) -> list[Figure]:
@@ -65,6 +64,9 @@ def counted(alignment: str, ledger: pd.DataFrame) -> list[Figure]:
         note = f"of {len(group)} follow-ups"
         figures.append(Figure(f"{alignment}.share.{client or 'unnamed'}", None, share, "%", note))
     reasons = reasons_of(ledger, asked[~asked["end_resume"]])
+    held = len(asked) - sum(count for reason, count in reasons.items() if reason in LOST)
+    note = "of those whose rows no other request had taken"
+    figures.append(Figure(f"{alignment}.share_of_held", None, percent(resumed, held), "%", note))
     figures += [
         Figure(f"{alignment}.why.{reason}", None, count, "requests")
         for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))

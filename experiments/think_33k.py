@@ -9,18 +9,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments.figure import Curve, Figure
-from experiments.traffic import Traffic, fresh, sweep, whole
+from experiments.traffic import Traffic, fresh, head, mark, message, sweep, written
 from replay.ledger import LedgerRow
-from sim.profile import Profile
+from replay.trace import Run
+from sim.profile import ALIGNMENTS, Profile
 
 NAME = "think-33k"
 ABOUT = "the turn after a 33k thinking, with the end anchor and without"
 
 PROMPT, THINKING, NEXT = 34_038, 32_773, 66_964
 CALL = 60
-"""Tokens of the answer after the thinking: a tool call. Its result and the glue are the rest."""
-HIDDEN: tuple[tuple[int, int], ...] = ()
-"""Spans of the answer that the client never sees."""
+"""Tokens of the answer after the thinking: a tool call."""
+TOOL_RESULT = NEXT - PROMPT - THINKING - CALL
+"""The rest of turn 2's prompt: what the tool said, and the template's glue."""
+PHRASE = 13
+"""Tokens that closed the thinking, put in before its last one, which no client sees."""
 
 
 def boards(board: Profile) -> dict[str, Profile]:
@@ -34,15 +37,20 @@ def boards(board: Profile) -> dict[str, Profile]:
 
 
 def served(
-    board: Profile, prompt: int = PROMPT, thinking: int = THINKING, new: int | None = None
+    board: Profile, thinking: int = THINKING, new: int = TOOL_RESULT, phrase: int = 0
 ) -> LedgerRow:
-    """Turn 2."""
+    """Turn 2, whose client saw all of turn 1 but the phrase."""
     traffic = Traffic()
     first = traffic.ask(
-        fresh(prompt), answer=thinking + CALL, session="a", think_end=thinking, hidden=HIDDEN
+        fresh(PROMPT),
+        answer=(fresh(thinking - 1 + phrase), mark(), *written(CALL)),
+        session="a",
+        think_end=thinking + phrase,
+        hidden=((thinking - 1, phrase),) if phrase else (),
     )
-    more = NEXT - PROMPT - THINKING - CALL if new is None else new
-    traffic.ask(whole(first), fresh(more), answer=100, session="a", extends=first)
+    before = PROMPT + thinking - 1
+    after = Run(first.number, before + phrase, 1 + CALL)
+    traffic.ask(head(first, before), after, *message(new), answer=100, session="a", extends=first)
     return traffic.replayed(board)[-1]
 
 
@@ -60,6 +68,10 @@ def run(board: Profile) -> list[Figure]:
             ),
             Figure(f"{name}.prefill_s", known[2], row.prefill_s, "s"),
         ]
+    for alignment in ALIGNMENTS:
+        row = served(replace(board, alignment=alignment), phrase=PHRASE)
+        key, note = f"phrase_{alignment}.forwarded_tokens", f"a hidden phrase, source {row.source}"
+        figures.append(Figure(key, None, row.forwarded, "tokens", note))
     return figures
 
 

@@ -14,7 +14,7 @@ from replay.driver import Options, Replay
 from replay.ledger import LedgerRow
 from replay.models import stack_config
 from replay.progress import progress
-from replay.trace import FRESH, TEXT, Header, Parts, Request, Run, Trace
+from replay.trace import FRESH, SPECIAL, TEXT, WHITESPACE, Header, Parts, Request, Run, Trace
 from sim.profile import Profile
 
 APART_S = 3_600.0
@@ -31,9 +31,24 @@ def fresh(tokens: int) -> Run:
     return Run(FRESH, TEXT, tokens)
 
 
+def mark() -> Run:
+    """A token that only the template or the engine writes: the end of a thinking or an answer."""
+    return Run(FRESH, SPECIAL, 1)
+
+
+def written(tokens: int) -> tuple[Run, ...]:
+    """An answer of so many tokens, the last of which ends it."""
+    return (fresh(tokens - 1), mark()) if tokens > 1 else (mark(),)
+
+
 def head(of: Request, tokens: int) -> Run:
     """The first tokens of a request's prompt and answer."""
     return Run(of.number, 0, tokens)
+
+
+def message(tokens: int) -> tuple[Run, ...]:
+    """A new message of so many tokens, as a template puts it after an answer's end."""
+    return Run(FRESH, WHITESPACE, 1), mark(), fresh(tokens - 2)
 
 
 def whole(of: Request) -> Run:
@@ -50,7 +65,7 @@ class Traffic:
     def ask(
         self,
         *prompt: Run,
-        answer: int,
+        answer: int | Sequence[Run],
         session: str,
         extends: Request | None = None,
         tools: int = 0,
@@ -64,7 +79,7 @@ class Traffic:
             id=str(number),
             t_s=number * APART_S,
             prompt=prompt,
-            output=(fresh(answer),),
+            output=written(answer) if isinstance(answer, int) else tuple(answer),
             session=session,
             extends=extends.number if extends is not None else None,
             parts=Parts(system, tools, history=size - system - tools),
@@ -125,7 +140,7 @@ def without_tiers(board: Profile) -> Profile:
 
 def seeds_policy(board: Profile) -> StackConfig:
     """Grid anchors alone, and a park of its own budget that keeps the newest four of them."""
-    plain = replace(board, end_anchor=False, checkpoint_tokens=0)
+    plain = replace(board, end_anchor=False, checkpoint_tokens=0, anchor_rule="heads")
     park = ParkConfig(park_bytes=board.park_bytes, pin_bytes=0, anchors_spread=0)
     return replace(stack_config(plain), park=park)
 

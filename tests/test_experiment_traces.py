@@ -98,7 +98,7 @@ def test_reasons_are_counted_as_they_were_made() -> None:
     ledger = end_resumes.ledger_of(BOARD, [build.trace()])
     figures = {f.key: f.ours for f in end_resumes.counted("x", ledger)}
     assert (figures["x.followups"], figures["x.at_the_end"], figures["x.share"]) == (4, 2, 50.0)
-    assert figures["x.share.tests"] == 50.0
+    assert figures["x.share.tests"] == figures["x.share_of_held"] == 50.0
     reasons = {k: v for k, v in figures.items() if k.startswith("x.why")}
     assert reasons == {"x.why.no_end_anchor_guest": 1, "x.why.parted_in_answer": 1}
 
@@ -119,6 +119,9 @@ def test_shares_of_a_night_add_up(nights: Path) -> None:
         others = sum(count for key, count in mine.items() if key.startswith("why."))
         assert mine["followups"] - mine["at_the_end"] == others > 0
         assert mine["share"] == pytest.approx(100 * mine["at_the_end"] / mine["followups"])
+        lost = sum(mine.get(f"why.{reason}", 0) for reason in end_resumes.LOST)
+        held = mine["followups"] - lost
+        assert lost > 0 and mine["share_of_held"] == pytest.approx(100 * mine["at_the_end"] / held)
 
 
 def test_canary_a_failed_or_missing_check_is_refused() -> None:

@@ -28,7 +28,7 @@ from experiments.figure import Figure
 from experiments.registry import MODULES, find
 from replay.bad import BadInput
 from replay.ledger import LedgerRow
-from sim.profile import load
+from sim.profile import ALIGNMENTS, load
 
 BOARD = load("spark-27b")
 
@@ -128,8 +128,8 @@ def test_the_head_outlives_a_compaction_only_when_pinned() -> None:
     head = compaction_head.TOOLS + compaction_head.SYSTEM
     assert pinned.compaction.cached == bare.compaction.cached == 0
     assert pinned.compaction.forwarded == compaction_head.COMPACTED
-    # The pin's anchors are those that eviction spares: every 4,096 tokens.
-    assert pinned.after.cached == head // 4_096 * 4_096 and pinned.after.reread < 4_096
+    # The pin's anchors are the few that were left so far below the conversation's end.
+    assert pinned.after.cached % BOARD.grid == 0 and 0 < pinned.after.reread < 4_096
     assert (bare.after.cached, bare.after.reread) == (0, head)
     assert 2 <= pinned.pin_anchors <= 8 and bare.pin_anchors == 0
     rows, copies = pinned.pin_rows, pinned.pin_anchors
@@ -156,9 +156,25 @@ def test_the_turn_after_a_thinking_resumes_at_its_end() -> None:
 
 def test_the_sizes_add_up_to_the_measured_prompt() -> None:
     """Turn 2's prompt is turn 1's prompt and answer, and what is left for the tool result."""
-    more = think_33k.NEXT - think_33k.PROMPT - think_33k.THINKING - think_33k.CALL
-    assert 0 < more < 200
+    assert 0 < think_33k.TOOL_RESULT < 200
     assert think_33k.NEXT - 33_792 == 33_172
+
+
+def test_a_hidden_phrase_costs_nothing_when_it_is_put_back() -> None:
+    """Canary: a copy that is held to the rows token by token parts where the phrase begins."""
+    rows = {
+        alignment: think_33k.served(replace(BOARD, alignment=alignment), 3_000, 90, phrase=13)
+        for alignment in ALIGNMENTS
+    }
+    row = rows["full"]
+    assert (row.source, row.put_back, row.reread) == ("end", 13, 0)
+    assert row.forwarded <= 90 + 4
+    assert rows["full"].forwarded <= rows["spans"].forwarded <= rows["off"].forwarded
+    exact = rows["off"]
+    assert exact.source == "checkpoint" and exact.parted_at == think_33k.PROMPT + 3_000 - 1
+    assert exact.forwarded > 90 + think_33k.CALL
+    none = replace(BOARD, alignment="off", checkpoint_tokens=0)
+    assert think_33k.served(none, 3_000, 90, phrase=13).cached == 33_792
 
 
 # all of them
@@ -180,7 +196,7 @@ def test_figures_are_the_same_again_and_follow_the_board() -> None:
     coarse = by_key(run(replace(BOARD, grid=4_096), ()))
     assert coarse.keys() == by_key(first).keys()
     assert coarse["manual.all_s"] == pytest.approx(by_key(first)["manual.all_s"])
-    assert coarse["pin.cached_tokens"] == 24_576
+    assert coarse["pin.cached_tokens"] % 4_096 == 0
 
 
 def test_traces_are_refused_where_the_requests_are_made() -> None:
@@ -211,4 +227,5 @@ def test_parts_of_a_made_request() -> None:
         traffic.head(first, 50), traffic.fresh(7), answer=1, session="a", extends=first
     )
     assert (first.parts.history, second.prompt_tokens, second.extends) == (50, 57, 0)
+    assert (first.output_tokens, second.output_tokens) == (20, 1)
     assert np.diff([request.t_s for request in made.requests]).min() > 0

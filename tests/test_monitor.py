@@ -98,7 +98,7 @@ def forced(script: list[int], drafts: int, accepted: float, seed: int) -> Forced
 
 
 @given(cases())
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_a_forced_answer_is_the_twins(
     case: tuple[list[int], Budget, int, int, float, frozenset[int], int],
 ) -> None:
