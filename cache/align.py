@@ -150,7 +150,7 @@ class _Walk:
         if self._text and not text and self._is_thinking(place):
             if not last:
                 return edge
-            return at if self._answer.whole else None
+            return at + common_prefix(ours, theirs) if self._answer.whole else None
         if not self._text and not self._beside_hidden(place, stop):
             return None
         if not _says(list(self._parts(place, stop)), text):
