@@ -95,13 +95,20 @@ def experiment(
     profile: ProfileName = "spark-27b",
     settings: Set = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="folder for figures.json and plots")] = None,
+    skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an incident again, and print what was measured then beside what it costs here."""
     from experiments.command import run_experiment
 
     status = run_experiment(
-        name, traces=traces, profile=profile, settings=settings, out=out, as_json=as_json
+        name,
+        traces=traces,
+        profile=profile,
+        settings=settings,
+        out=out,
+        skip_bad=skip_bad,
+        as_json=as_json,
     )
     raise typer.Exit(status)
 

@@ -30,6 +30,7 @@ def run_experiment(
     profile: str,
     settings: Sequence[str],
     out: Path | None,
+    skip_bad: bool,
     as_json: bool,
 ) -> int:
     """`moorage experiment`; returns the exit status, 1 when a gate failed."""
@@ -39,7 +40,7 @@ def run_experiment(
         return 0
     experiment, board = find(name), board_of(profile, settings)
     try:
-        figures = experiment.run(board, traces)
+        figures = experiment.run(board, traces, skip_bad)
         data = {"name": name, "figures": as_data(figures)}
         if out is not None:
             write_folder(out, experiment, board, figures, data)

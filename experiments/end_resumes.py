@@ -25,6 +25,7 @@ ABOUT = "follow-ups that resume at the end of the last answer, and why not (--tr
 TRACES = ("night",)
 
 SEED_SHARE = 100 * 3_844 / 4_607
+SEED_NOTE = "the seed: copies that held the answer's every token"
 LOST = ("replaced", "evicted", "previous_not_served")
 """Reasons that are a matter of memory, not of the client's copy."""
 
@@ -34,9 +35,9 @@ def boards(board: Profile) -> dict[str, Profile]:
     return {value: replace(board, alignment=value) for value in ALIGNMENTS}
 
 
-def run(board: Profile, names: Sequence[str]) -> list[Figure]:
+def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Figure]:
     """Shares in all and by client, and reasons, at every alignment."""
-    traces, _ = traces_of(names, False, Console(stderr=True))
+    traces, _ = traces_of(names, skip_bad, Console(stderr=True))
     figures = []
     for alignment, changed in boards(board).items():
         figures += counted(alignment, ledger_of(changed, traces))
@@ -57,7 +58,7 @@ def counted(alignment: str, ledger: pd.DataFrame) -> list[Figure]:
     figures = [
         Figure(f"{alignment}.followups", None, len(asked), "requests"),
         Figure(f"{alignment}.at_the_end", None, resumed, "requests"),
-        Figure(f"{alignment}.share", SEED_SHARE, percent(resumed, len(asked)), "%"),
+        Figure(f"{alignment}.share", SEED_SHARE, percent(resumed, len(asked)), "%", SEED_NOTE),
     ]
     for client, group in asked.groupby("client"):
         share = percent(int(group["end_resume"].sum()), len(group))

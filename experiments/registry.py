@@ -27,14 +27,15 @@ class Experiment:
     """An experiment, as its module says.
 
     A module has NAME, ABOUT (one line) and `run(board)`, or TRACES (names of the traces it replays
-    when none are given) and `run(board, names)`. With `curves(board)` it can be plotted.
+    when none are given) and `run(board, names, skip_bad)`. With `curves(board)` it can be plotted.
     """
 
     name: str
     about: str
     traces: tuple[str, ...]
     """Traces it replays when none are given; an experiment without any makes its own requests."""
-    run: Callable[[Profile, Sequence[str]], list[Figure]]
+    run: Callable[[Profile, Sequence[str], bool], list[Figure]]
+    """Takes the names of traces, and whether bad lines in them are passed over."""
     curves: Callable[[Profile], list[Curve]] | None
 
 
@@ -47,9 +48,9 @@ def find(name: str) -> Experiment:
     assert name == module.NAME
     traces: tuple[str, ...] = getattr(module, "TRACES", ())
 
-    def run(board: Profile, names: Sequence[str]) -> list[Figure]:
+    def run(board: Profile, names: Sequence[str] = (), skip_bad: bool = False) -> list[Figure]:
         if traces:
-            figures: list[Figure] = module.run(board, names or traces)
+            figures: list[Figure] = module.run(board, names or traces, skip_bad)
         elif names:
             raise BadInput("--traces", None, f"experiment {name} makes its own requests")
         else:

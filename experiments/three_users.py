@@ -31,9 +31,9 @@ def summary(board: Profile, traces: Sequence[Trace], users: int) -> dict[str, An
     return summarise(ledger, wall_s=wall_s, seed=options.seed)
 
 
-def run(board: Profile, names: Sequence[str]) -> list[Figure]:
+def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Figure]:
     """Both loads. With fewer traces than users, users replay the same one with other tokens."""
-    read, _ = traces_of(names, False, Console(stderr=True))
+    read, _ = traces_of(names, skip_bad, Console(stderr=True))
     traces = [read[at % len(read)] for at in range(max(USERS, len(read)))]
     figures = []
     for users in (1, USERS):

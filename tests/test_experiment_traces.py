@@ -23,7 +23,7 @@ from experiments.traffic import GateFailed, refuse_failures
 from moorage import main
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
-from replay.tracefile import write_trace
+from replay.tracefile import trace_lines, write_trace
 from sim.profile import load
 
 BOARD = replace(
@@ -173,6 +173,16 @@ def test_traces_and_settings_reach_the_experiment(run: Run, nights: Path, tmp_pa
     figures = json.loads(out)["figures"]
     assert code == 0 and next(iter(figures.values()))["ours"] < 30
     assert not list((tmp_path / "out").glob("*.png")) and (tmp_path / "out/index.html").exists()
+
+
+def test_bad_lines_are_passed_over_when_asked(run: Run, tmp_path: Path) -> None:
+    lines = list(trace_lines(small_night(1, 12)))
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("\n".join([*lines, "{}"]) + "\n")
+    asked = ("experiment", "end-resumes", "--traces", broken, *SMALL)
+    code, _, err = run(*asked)
+    assert code == 2 and f"{broken}:{len(lines) + 1}:" in err
+    assert run(*asked, "--skip-bad")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,9 @@ def test_every_experiment_is_found_and_says_what_it_asks() -> None:
 
 def test_figures_are_the_same_again_and_follow_the_board() -> None:
     run = find("compaction-head").run
-    first, again = run(BOARD, ()), run(BOARD, ())
+    first, again = run(BOARD), run(BOARD)
     assert first == again
-    coarse = by_key(run(replace(BOARD, grid=4_096), ()))
+    coarse = by_key(run(replace(BOARD, grid=4_096)))
     assert coarse.keys() == by_key(first).keys()
     assert coarse["manual.all_s"] == pytest.approx(by_key(first)["manual.all_s"])
     assert coarse["pin.cached_tokens"] % 4_096 == 0
