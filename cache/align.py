@@ -146,6 +146,8 @@ class _Walk:
         if np.array_equal(ours, theirs):
             return edge
         last = stop == len(self._ids)
+        if last and place == stop:
+            return at  # the answer ends with structure: what the copy has here comes after it
         text = _stripped(self._pieces.text(theirs))
         if self._text and not text and self._is_thinking(place):
             if not last:

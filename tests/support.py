@@ -9,13 +9,14 @@ from made_up import MadeUp
 from cache.anchors import AnchorConfig
 from cache.guest import GuestConfig
 from cache.journal import Journal, TurnRow
+from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
 from cache.stack import Stack, StackConfig
 from cache.types import Gate, Ids
 from engine.adapter import Engine
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
-from engine.turn import Box, Prompt, Ready, Tokens, turn
+from engine.turn import Box, Prompt, Reader, Ready, Tokens, plainly, turn
 from engine.witness import Witness
 from replay.forced import Forced
 from replay.verify import ColdVerifier, Verdict, Verifier, WitnessVerifier
@@ -65,6 +66,7 @@ def box(
     guest_tokens: int = 0,
     stash_rows: int = 0,
     checkpoint_tokens: int = 0,
+    meeting: Meeting = exactly,
 ) -> Box:
     """A box around an engine, with room for so many anchors; what is not asked for is off."""
     cost = of.cost()
@@ -89,7 +91,7 @@ def box(
         keeps_end=keeps_end,
         checkpoint_tokens=checkpoint_tokens,
     )
-    return Box(of, Stack(of, config), VirtualClock(), SeededJobs(seed), Journal())
+    return Box(of, Stack(of, config, meeting), VirtualClock(), SeededJobs(seed), Journal())
 
 
 def forced(answer: Ids, *, accepts: tuple[int, ...] = (), seed: str = "0") -> Forced:
@@ -107,12 +109,14 @@ def serve(
     session: str | None = None,
     kind: str = "turn",
     limit: int | None = None,
+    read: Reader = plainly,
     check_accounts: bool = True,
 ) -> tuple[TurnRow, Verdict | None]:
     """One turn with a forced answer; its journal row, and the verdict when a verifier is given."""
     verdict: Verdict | None = None
     prompt = Prompt(ids, session, kind=kind)
-    for event in turn(on, prompt, forced(answer, accepts=accepts), limit=limit or len(answer)):
+    rule, most = forced(answer, accepts=accepts), limit or len(answer)
+    for event in turn(on, prompt, rule, limit=most, read=read):
         if isinstance(event, Ready) and check is not None:
             verdict = judge(on, event.ids, event.logits, check)
     if check_accounts:

@@ -1,8 +1,10 @@
 """All tiers together: guests, parked conversations, heads, aborts and edits, in any order.
 
 Method: a hypothesis state machine drives turns of several sessions on the witness, on a grid of 64
-with a pool that holds only some of them. After every prefill the witness's formula checks each row,
-a naive account of all that was ever read bounds what may be reused, and every tier checks itself.
+with a pool that holds only some of them; some of them think, and their client leaves it out. After
+every prefill the witness's formula checks each row, a naive account of all that was ever read
+bounds what may be reused, a naive reading of the prompt says that nothing but thoughts was put in,
+and every tier checks itself.
 """
 
 from __future__ import annotations
@@ -13,12 +15,35 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from support import GRID, box, engine, forced, joined, serve, tokens, verifier
 
+from cache.account import Answer
+from cache.align import Alignment
 from cache.journal import TurnRow
 from cache.types import Ask, Ids, common_prefix
 from engine.turn import Chunk, Prompt, turn
+from replay.pieces import TracePieces
 
 SESSIONS = ("a", "b", "c", "d")
 WINDOW = 2_048
+
+
+OPEN, CLOSE = np.array([3], np.int32), np.array([4], np.int32)
+"""Structure around a thought."""
+
+
+def as_text(ids: Ids) -> Ids:
+    """Tokens of text, so that no thought holds structure or blanks."""
+    return (260 + ids % 230).astype(np.int32)
+
+
+def said_in(ids: Ids) -> Ids:
+    """A prompt without what stands right after OPEN and before CLOSE with only text between."""
+    keep = np.ones(len(ids), bool)
+    for at in np.flatnonzero(ids == 3).tolist():
+        structure = np.flatnonzero(ids[at + 1 :] < 64)
+        stop = at + 1 + int(structure[0]) if len(structure) else len(ids)
+        if stop < len(ids) and ids[stop] == 4:
+            keep[at + 1 : stop] = False
+    return ids[keep]
 
 
 class Conversations(RuleBasedStateMachine):
@@ -36,6 +61,7 @@ class Conversations(RuleBasedStateMachine):
             guest_tokens=200,
             stash_rows=300,
             checkpoint_tokens=32,
+            meeting=Alignment(TracePieces()),
         )
         self.check = verifier(self.of)
         self.count = 0
@@ -47,28 +73,57 @@ class Conversations(RuleBasedStateMachine):
         self.count += 1
         return tokens(size, 1_000 + self.count)
 
-    def ask(self, session: str, ids: Ids, answer: int, kind: str = "turn") -> TurnRow:
-        ids = ids[: WINDOW - 200]
+    def ask(
+        self, session: str, ids: Ids, answer: int, kind: str = "turn", thought: int = 0
+    ) -> TurnRow:
+        ids = ids[: WINDOW - 300]
         written = self.fresh(answer)
-        plan = self.on.stack.plan(Ask(ids, session, kind, answer))
+        if thought:
+            written = joined(as_text(self.fresh(thought)), CLOSE, as_text(written))
+            self.count -= 1
+        said = Answer(thought + bool(thought))
+        size = len(written)
+        plan = self.on.stack.plan(Ask(ids, session, kind, size))
         row, verdict = serve(
-            self.on, ids, written, check=self.check, session=session, kind=kind, limit=answer
+            self.on,
+            ids,
+            written,
+            check=self.check,
+            session=session,
+            kind=kind,
+            limit=size,
+            read=lambda _: said,
         )
         assert verdict is not None and verdict.ok, verdict
         assert (row.cached, row.source, row.guest) == (plan.line.tokens, plan.source, plan.guest)
-        held = max((common_prefix(text, ids) for text in self.read), default=0)
-        assert row.cached <= min(held, len(ids) - 1)
-        assert row.cached + row.forwarded == row.prompt == len(ids)
+        served = plan.served
+        held = max((common_prefix(text, served) for text in self.read), default=0)
+        assert row.cached <= min(held, len(served) - 1)
+        assert row.cached + row.forwarded == row.prompt == len(served)
+        assert np.array_equal(said_in(served), said_in(ids))
         self.read.append(self.on.stack.rows.copy())
-        whole = joined(ids, written)
+        whole = joined(served, written)
         assert np.array_equal(self.on.stack.rows, whole[: len(self.on.stack.rows)])
         return row
 
     @rule(session=st.sampled_from(SESSIONS), size=st.integers(1, 200), answer=st.integers(1, 80))
     def extend(self, session: str, size: int, answer: int) -> None:
-        ids = joined(self.texts[session], self.fresh(size))[: WINDOW - 200]
+        ids = joined(self.texts[session], self.fresh(size))[: WINDOW - 300]
         self.ask(session, ids, answer)
         self.texts[session] = joined(ids, self.fresh_last(answer))
+
+    @rule(
+        session=st.sampled_from(SESSIONS),
+        size=st.integers(1, 90),
+        thought=st.integers(1, 90),
+        answer=st.integers(1, 40),
+    )
+    def think_and_forget(self, session: str, size: int, thought: int, answer: int) -> None:
+        """The client sends the answer back without the thought."""
+        ids = joined(self.texts[session], self.fresh(size))[: WINDOW - 301]
+        ids = joined(ids, OPEN)
+        self.ask(session, ids, answer, thought=thought)
+        self.texts[session] = joined(ids, CLOSE, as_text(self.fresh_last(answer)))
 
     def fresh_last(self, size: int) -> Ids:
         """The tokens that `ask` had written last."""
@@ -77,10 +132,10 @@ class Conversations(RuleBasedStateMachine):
     @rule(session=st.sampled_from(SESSIONS), answer=st.integers(1, 40))
     def go_on_with_every_token_sent_back(self, session: str, answer: int) -> None:
         """The next turn of whoever was served last resumes at the end."""
-        ids = joined(self.texts[session], self.fresh(30))[: WINDOW - 200]
+        ids = joined(self.texts[session], self.fresh(30))[: WINDOW - 300]
         self.ask(session, ids, answer)
         text = joined(ids, self.fresh_last(answer))
-        following = joined(text, self.fresh(20))[: WINDOW - 200]
+        following = joined(text, self.fresh(20))[: WINDOW - 300]
         if len(following) == len(text) + 20 and not self.on.journal.rows[-1].guest:
             row = self.ask(session, following, answer)
             # Nothing generated, on a grid line: its anchor is as high, and held to more.
@@ -112,7 +167,7 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(session=st.sampled_from(SESSIONS), size=st.integers(64, 300), at=st.integers(0, 3))
     def leave_early(self, session: str, size: int, at: int) -> None:
-        ids = joined(self.texts[session], self.fresh(size))[: WINDOW - 200]
+        ids = joined(self.texts[session], self.fresh(size))[: WINDOW - 300]
         events = turn(self.on, Prompt(ids, session), forced(tokens(9)), limit=9)
         for event in events:
             if isinstance(event, Chunk):
