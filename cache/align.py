@@ -10,6 +10,7 @@ else must be the rows' own tokens.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ import numpy.typing as npt
 from cache.account import Account
 from cache.pieces import Pieces
 from cache.types import Ask, Generation, Ids, Met, common_prefix
+
+_GLUE_MAX = 8
+"""Tokens of whitespace before an answer that may be one with it."""
 
 
 class Alignment:
@@ -40,37 +44,32 @@ class Alignment:
         rows, copy = account.ids, ask.ids
         row = at = common_prefix(rows, copy)
         sent: _Copy | None = None
-        moved = False
-        while row < len(rows) and at < len(copy):
-            generation = _around(account, row)
-            start = self._glue(account, generation) if generation else row + 1
-            if generation is None or start > row:
+        low = 0
+        for answer in account.generations:
+            if answer.stop <= row:
+                low = answer.stop
+                continue
+            start = self._glue(rows, low, answer.start)
+            if start > row or row == len(rows) or at == len(copy):
                 break
             sent = sent or _Copy(ask, self._pieces)
-            walk = _Walk(self._pieces, rows, start, generation, sent, text=self._text)
+            walk = _Walk(self._pieces, rows, start, answer, sent, text=self._text)
             step = walk.through(at - (row - start))
             if step is None or step.row <= row:
                 break
-            row, at, moved = step.row, step.at, True
+            row, at, low = step.row, step.at, answer.stop
             if not step.whole:
                 break
             shared = common_prefix(rows[row:], copy[at:])
             row, at = row + shared, at + shared
-        served = np.concatenate([rows[:row], copy[at:]]) if moved else copy
+        served = copy if sent is None else np.concatenate([rows[:row], copy[at:]])
         return Met(row, at, served)
 
-    def _glue(self, account: Account, generation: Generation) -> int:
+    def _glue(self, rows: Ids, low: int, start: int) -> int:
         """Where the whitespace before an answer begins: it may be one token with the answer's."""
-        before = (g.stop for g in account.generations if g.stop <= generation.start)
-        low, start = max(before, default=0), generation.start
-        while start > low and self._pieces.blank(account.ids[start - 1 : start])[0]:
-            start -= 1
-        return start
-
-
-def _around(account: Account, row: int) -> Generation | None:
-    """The first answer that ends after a row."""
-    return next((g for g in account.generations if g.stop > row), None)
+        low = max(low, start - _GLUE_MAX)
+        text = np.flatnonzero(~self._pieces.blank(rows[low:start]))
+        return low + int(text[-1]) + 1 if len(text) else low
 
 
 class _Step(NamedTuple):
@@ -87,12 +86,12 @@ class _Copy:
     def __init__(self, ask: Ask, pieces: Pieces) -> None:
         self.ids = ask.ids
         self.valued = {span.start: span for span in ask.valued}
-        self._structure = np.flatnonzero(pieces.structure(ask.ids))
+        self._structure: list[int] = pieces.structure(ask.ids).nonzero()[0].tolist()
 
     def structure_from(self, at: int) -> int:
         """The next structure token, or the end."""
-        place = int(np.searchsorted(self._structure, at))
-        return int(self._structure[place]) if place < len(self._structure) else len(self.ids)
+        place = bisect_left(self._structure, at)
+        return self._structure[place] if place < len(self._structure) else len(self.ids)
 
 
 class _Walk:
@@ -113,7 +112,7 @@ class _Walk:
         self._at = _visible(start, generation)
         """Rows of what the client saw, ascending."""
         self._ids = rows[self._at]
-        self._structure = np.flatnonzero(pieces.structure(self._ids)).tolist()
+        self._structure: list[int] = pieces.structure(self._ids).nonzero()[0].tolist()
         self._valued = {span.start: span for span in generation.valued}
 
     def through(self, at: int) -> _Step | None:
@@ -143,7 +142,7 @@ class _Walk:
     def _segment(self, place: int, stop: int, at: int, edge: int) -> int | None:
         """Where the copy goes on when the segments say the same."""
         ours, theirs = self._ids[place:stop], self._sent.ids[at:edge]
-        if np.array_equal(ours, theirs):
+        if len(ours) == len(theirs) and (ours == theirs).all():
             return edge
         last = stop == len(self._ids)
         if last and place == stop:
@@ -197,6 +196,8 @@ class _Walk:
 
 def _visible(start: int, generation: Generation) -> npt.NDArray[np.int64]:
     """Rows from `start` to the answer's end without its hidden spans."""
+    if not generation.hidden:
+        return np.arange(start, generation.stop)
     shown = np.ones(generation.stop - start, bool)
     for at, size in generation.hidden:
         shown[at - start : at - start + size] = False

@@ -199,7 +199,8 @@ class Stack:
             return []
         entry = plan.best.entry
         account = self.resident.account if entry is None else entry.account
-        return [g for g in account.generations if g.stop <= plan.best.met.rows]
+        rows = plan.best.met.rows
+        return [answer.up_to(rows) for answer in account.generations if answer.start < rows]
 
     def _receive(self, plan: Plan) -> Line:
         """A guest begins: the model resumes for it, and the account stays as it is."""

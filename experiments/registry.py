@@ -17,6 +17,9 @@ MODULES = {
     "a-b-c-a": "experiments.a_b_c_a",
     "compaction-head": "experiments.compaction_head",
     "think-33k": "experiments.think_33k",
+    "owui-reasoning": "experiments.owui_reasoning",
+    "reserialised-tools": "experiments.reserialised_tools",
+    "align-speed": "experiments.align_speed",
     "three-users": "experiments.three_users",
     "end-resumes": "experiments.end_resumes",
 }

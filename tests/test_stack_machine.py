@@ -36,14 +36,14 @@ def as_text(ids: Ids) -> Ids:
 
 
 def said_in(ids: Ids) -> Ids:
-    """A prompt without what stands right after OPEN and before CLOSE with only text between."""
+    """A prompt without blanks, and what stands right after OPEN with only text up to CLOSE."""
     keep = np.ones(len(ids), bool)
     for at in np.flatnonzero(ids == 3).tolist():
         structure = np.flatnonzero(ids[at + 1 :] < 64)
         stop = at + 1 + int(structure[0]) if len(structure) else len(ids)
         if stop < len(ids) and ids[stop] == 4:
             keep[at + 1 : stop] = False
-    return ids[keep]
+    return ids[keep & ~TracePieces().blank(ids)]
 
 
 class Conversations(RuleBasedStateMachine):

@@ -108,6 +108,13 @@ BAD_LINES = {
     "part below": (broken("parts", {"system": 18, "tools": -1}), "part 'tools' is not in"),
     "think_end": (broken("think_end", 1), "'think_end' is not in 0..0"),
     "hidden": (broken("hidden", [[0, 5]], FIRST | {"t": 2}), "a length in 'hidden'"),
+    "values": (broken("values", [[0, 99, 1]], FIRST | {"t": 2}), "a length in 'values'"),
+    "values form": (broken("values", [[0, 1]], FIRST | {"t": 2}), "is not [start, length, value]"),
+    "values order": (
+        broken("values", [[2, 1, 0], [0, 1, 0]], FIRST | {"t": 2}),
+        "past the span before",
+    ),
+    "value below": (broken("values", [[0, 1, -1]], FIRST | {"t": 2}), "a value in 'values'"),
     "hidden order": (broken("hidden", [[2, 1], [0, 1]], FIRST | {"t": 2}), "past the span before"),
     "aborted": (broken("aborted_after", 5, FIRST | {"t": 2}), "'aborted_after' is not in 0..4"),
     "accepts": (broken("accepts", [1, -1]), "an entry of 'accepts'"),

@@ -69,6 +69,7 @@ def requests(draw: st.DrawFn, number: int, t_s: float, held: dict[int, int]) -> 
         sampling=draw(EXTRA),
         aborted_after=draw(st.none() | st.integers(0, written)),
         accepts=draw(st.lists(COUNTS, max_size=3).map(tuple)),
+        values=draw(st.sampled_from([(), ((0, 1, 3),)])),
         extra=draw(EXTRA),
     )
 

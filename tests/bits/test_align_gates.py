@@ -139,6 +139,22 @@ def test_an_answer_read_again_half_way_is_put_together(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_an_answer_that_came_back_shorter_is_known_from_then_on(model: str) -> None:
+    """The user stopped it; the turn after the next must meet what was put in for it."""
+    chat = Chat(model)
+    chat.says()
+    asked = len(chat.copies["a"]) - 42
+    chat.copies["a"] = joined(chat.copies["a"][: asked + 1 + 25], END)
+    row = chat.says()
+    assert row.source == "checkpoint" and row.prompt - row.asked == 30
+    (cut, _) = chat.on.stack.resident.account.generations
+    assert not cut.whole and cut.stop == asked + 30 + 1 + 25
+    end = chat.on.stack.end
+    row = chat.says()
+    assert (row.source, row.cached) == ("end", end)
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_a_call_written_anew_resumes_at_the_end(model: str) -> None:
     on = box(engine(model), meeting=ALIGNED)
     check = verifier(on.engine)
