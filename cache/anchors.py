@@ -137,6 +137,12 @@ class Anchors:
         while self._anchors and self._anchors[-1].tokens > length:
             self._anchors.pop()
 
+    def under(self, config: AnchorConfig) -> Anchors:
+        """The same anchors under another budget."""
+        some = Anchors(config)
+        some._anchors = list(self._anchors)
+        return some
+
     def only(self, lines: Collection[int]) -> Anchors:
         """The anchors at these lines; the copies are shared, nobody writes to them."""
         some = Anchors(self.config)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from cache.ports import Model
 from cache.rows import BLOCK_ROWS, RowBlock, block_spans, try_copy, write_rows
-from cache.types import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +41,17 @@ class Stash:
         self.covered = 0
         """Rows [line, covered) are copied, or were not valid."""
 
-    def is_guest(self, ask: Ask, line: int, valid: int) -> bool:
-        """Whether a prompt that resumes at `line` of `valid` rows is short enough to borrow."""
-        config, size = self._config, len(ask.ids)
+    def is_guest(self, size: int, line: int, valid: int) -> bool:
+        """Whether a prompt that writes from `line` of `valid` rows on is short enough to borrow."""
+        config = self._config
         return line < valid and size <= config.tokens_max and size < config.part_max * valid
 
-    def open(self, ask: Ask, line: int, valid: int) -> bool:
-        """Copy what the guest's prompt overwrites; False, with nothing held, without room."""
+    def open(self, line: int, stop: int, valid: int) -> bool:
+        """Copy what a guest overwrites first, [line, stop); False, with nothing held, if no room
+        is left."""
         assert not self._blocks
         self.line = self.covered = line
-        if self.cover(len(ask.ids) + self._config.margin_rows, valid):
+        if self.cover(stop + self._config.margin_rows, valid):
             return True
         self._blocks = []
         return False

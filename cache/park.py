@@ -72,6 +72,29 @@ class Park:
         _, why = self._move(resident, self._floor(line), keep, [], None)
         return Outcome(not why, why)
 
+    def admit(self, account: Account, base: int) -> Outcome:
+        """Keep a guest that goes: its rows from `base` on are in place, and what is below them is
+        the rows' in place as well. Entries that are worth less make room."""
+        base = self._floor(base)
+        copied = account.aside(account.valid, account.anchors.lines)
+        guest = Parked("park", copied, base, [], self._turn)
+        need = self._bytes(guest.top - base, guest.copies)
+        if not guest.copies or guest.top <= base or need > self._config.budget_bytes:
+            return Outcome(False, "nothing to keep")
+        while self.held_bytes() + need > self._config.budget_bytes:
+            lowest = min(self.entries, key=self._worth)
+            if self._worth(lowest) > self._worth(guest):
+                return Outcome(False, "the others are worth more")
+            self._give_up(lowest)
+        state = self._model.cache_state()
+        for start, stop in block_spans(base, guest.top, self._config.block_rows):
+            block = try_copy(state, start, stop)
+            if block is None:
+                return Outcome(False, "no room for a copy")
+            guest.blocks.append(block)
+        self.entries.append(guest)
+        return Outcome(True)
+
     def next_turn(self) -> None:
         """Entries grow older."""
         self._turn += 1

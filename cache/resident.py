@@ -25,7 +25,7 @@ class Resident:
     def __init__(self, window: int, config: AnchorConfig, *, keeps_end: bool = True) -> None:
         self.account = Account.empty(window, config)
         self._window = window
-        self._keeps_end = keeps_end
+        self.keeps_end = keeps_end
         self._anchored: list[int] = []
 
     # the tier's questions and answers
@@ -130,7 +130,7 @@ class Resident:
         used, account.end = account.end, None
         if not model.trim_pending(length):
             return Outcome(False, "absorbed")
-        if not self._keeps_end:
+        if not self.keeps_end:
             return Outcome(False, "off")
         model.settle()
         spare = self._retire(used, length, model)

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cache.account import Answer
-from cache.anchors import AnchorConfig, write_sections
-from cache.guest import GuestConfig, Stash
+from cache.anchors import AnchorConfig
+from cache.guest import GuestConfig
 from cache.meet import Meeting, exactly
 from cache.park import Park
 from cache.parked import Kind, ParkConfig
 from cache.ports import Model
 from cache.resident import Resident
-from cache.types import COLD, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
+from cache.types import COLD, Ask, Generation, Ids, Line, Met, Offer, Outcome
+from cache.visit import Visits
 from cache.why import Ghosts, Reason, explain
 
 COMPACTION = "compaction"
@@ -82,11 +83,8 @@ class Stack:
         self._meeting = meeting
         self.resident = Resident(model.window, config.anchors, keeps_end=config.keeps_end)
         self.park = Park(config.park, model, meeting)
-        self._stash = Stash(config.guest, model)
+        self.visits = Visits(config.guest, model, self.resident, self.park)
         self._ghosts = Ghosts()
-        self._guest: Ids | None = None
-        """Tokens of a guest's rows, while one is in the house; they are not the account's."""
-        self._guest_taint: int | None = None
 
     def plan(self, ask: Ask) -> Plan:
         """Ask every tier and pick what leaves the least to forward. Changes nothing: a peek."""
@@ -97,9 +95,8 @@ class Stack:
         fitting = [o for o in offers if len(o.met.served) < self._model.window]
         # At equal cost what is in place already comes first.
         best = min(fitting, key=lambda o: (o.forwarded, o.tier != Resident.name), default=None)
-        line = best.line.tokens if best else 0
-        in_place = best is None or best.tier == Resident.name
-        guest = in_place and self._stash.is_guest(ask, line, account.valid)
+        served = best.met.served if best else ask.ids
+        guest = self.visits.may_enter(ask, served, best)
         return Plan(ask, met, offers, best, guest, self._reason(met, best))
 
     def _reason(self, met: Met, best: Offer | None) -> Reason:
@@ -121,13 +118,13 @@ class Stack:
 
         The line may be lower than the plan's when there was no room to bring the rows back.
         """
-        self._leave()
+        assert self.visits.guest is None, "it must leave before the next is asked about"
         self.park.next_turn()
         resident, ask, line = self.resident, plan.ask, plan.line
-        if plan.guest and self._stash.open(ask, line.tokens, resident.account.valid):
-            return self._receive(plan)
-        keep = self._keep(plan)
         coming = self._answers(plan)
+        if plan.guest and self.visits.enter(ask, plan.served, plan.best, coming):
+            return line
+        keep = self._keep(plan)
         if plan.in_place.rows < resident.account.valid:
             self._ghosts.add(resident.account.ids)
         if plan.best is not None and plan.best.tier == Park.name:
@@ -145,32 +142,30 @@ class Stack:
 
     # a turn's progress
 
+    def leave(self) -> None:
+        """Whoever was served last goes, if it was a guest; before anybody else is asked about."""
+        self.visits.leave()
+
     def passed(self, ids: Ids, stop: int) -> None:
         """The prefill of `ids` has come to `stop`."""
-        if self._guest is not None:
-            self._guest = ids[:stop]
-        else:
-            self.resident.passed(ids, stop, self._model)
+        self._current.passed(ids, stop, self._model)
 
     def generates(self, ids: Ids, answer: Sequence[int]) -> None:
         """A generation goes on: `ids` and `answer` are committed, the last token not forwarded."""
-        if self._guest is not None:
-            self._cover(len(ids) + len(answer))
-        elif self._wants_checkpoint(len(ids) + len(answer), begins=not answer):
-            self.resident.checkpoint(_joined(ids, answer), self._model)
+        committed = len(ids) + len(answer)
+        if self.visits.guest is not None:
+            self.visits.grows(committed)
+        if self._wants_checkpoint(committed, begins=not answer):
+            self._current.checkpoint(_joined(ids, answer), self._model)
 
     def keep(self, ids: Ids, tokens: Sequence[int], answer: Answer) -> Outcome:
         """The generation has ended: `ids` and `tokens` are committed, prompt and answer."""
-        committed = _joined(ids, tokens)
-        if self._guest is not None:
-            self._guest = committed[: self._model.length]
-            return Outcome(False, "guest")
-        return self.resident.keep_end(committed, answer, self._model)
+        return self._current.keep_end(_joined(ids, tokens), answer, self._model)
 
     def forget(self) -> None:
         """The engine failed in the middle of a forward: nothing it holds is known to be whole."""
-        if self._guest is not None:
-            self._leave()
+        if self.visits.guest is not None:
+            self.visits.leave(whole=False)
             return
         self.resident.start_cold(self._model)
         self.park.lose_rows()
@@ -188,8 +183,9 @@ class Stack:
         if ask.kind == COMPACTION:
             self.park.forget_session(ask.session)
             return "pin"
-        if account.valid - rows < self.config.park.block_rows:
-            return None
+        left = account.best_line(rows)
+        if account.valid - (left.tokens if left else 0) < self._model.grid:
+            return None  # little would be read again for want of it
         other = ask.session is not None and account.session not in (None, ask.session)
         return "park" if other or 2 * rows < account.valid else None
 
@@ -202,59 +198,45 @@ class Stack:
         rows = plan.best.met.rows
         return [answer.up_to(rows) for answer in account.generations if answer.start < rows]
 
-    def _receive(self, plan: Plan) -> Line:
-        """A guest begins: the model resumes for it, and the account stays as it is."""
-        line = plan.line
-        if line.tokens:
-            write_sections(self._model.cache_state(), self.resident.account.copies_at(line))
-        self._model.resume_at(line.tokens)
-        self._guest = plan.served[: line.tokens]
-        self._guest_taint = None if line.gate is Gate.BITS else line.tokens
-        return line
-
-    def _leave(self) -> None:
-        """The guest is gone: its rows are given back to whom they belong."""
-        if self._guest is not None:
-            self._stash.put_back()
-            self._guest = None
-
-    def _cover(self, stop: int) -> None:
-        """A guest's answer grows: more rows are copied, or honestly given up."""
-        resident, stash = self.resident, self._stash
-        if not stash.cover(stop, resident.account.valid):
-            self.park.save(resident, stash.covered, None)
-            resident.cut(stash.covered)
-
     def _wants_checkpoint(self, committed: int, *, begins: bool) -> bool:
         """At a generation's start and every so many tokens; not when its last block ran ahead."""
         step, length = self.config.checkpoint_tokens, self._model.length
-        gone_on = length - self.resident.account.valid
+        gone_on = length - self._current.account.valid
         return step > 0 and length <= committed and (begins or gone_on >= step)
 
     # accounts
 
     @property
+    def _current(self) -> Resident:
+        """The sequence that the model is in: a guest's, or the rows in place."""
+        return self.visits.guest or self.resident
+
+    @property
     def taint(self) -> int | None:
         """Lowest row of the current sequence that is not a cold prefill's."""
-        return self._guest_taint if self._guest is not None else self.resident.account.taint
+        return self._current.account.taint
 
     @property
     def rows(self) -> Ids:
         """Tokens of the current sequence's rows."""
-        return self._guest if self._guest is not None else self.resident.account.ids
+        return self._current.account.ids
 
     @property
     def end(self) -> int | None:
         """Where the current sequence's end anchor stands."""
-        end = None if self._guest is not None else self.resident.account.end
+        end = self._current.account.end
         return end.tokens if end is not None else None
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes by what holds them, as the budgets count them."""
         cost = self._model.cost()
         rows = {"rows": self.resident.account.valid * cost.row_bytes}
-        more = {"park": self.park.held_bytes(), "stash": self._stash.held_bytes()}
-        return rows | self.resident.held_bytes(cost.anchor_bytes) | more
+        copies = self.resident.held_bytes(cost.anchor_bytes)
+        if self.visits.guest is not None:
+            guests = self.visits.guest.held_bytes(cost.anchor_bytes)
+            copies = {name: size + guests[name] for name, size in copies.items()}
+        more = {"park": self.park.held_bytes(), "stash": self.visits.held_bytes()}
+        return rows | copies | more
 
     def check(self) -> None:
         """Integrity of every account; for tests and idle time."""

@@ -38,8 +38,10 @@ class Slots:
         yield from self._sides
 
     def choose(self, prompt: Prompt) -> Box:
-        """The slot that serves this prompt. Changes nothing."""
+        """The slot that serves this prompt; guests that were served have left before."""
         ask = prompt.ask
+        for box in self:
+            box.stack.leave()
         main = self.main.stack.plan(ask)
         fitting = [
             (box.stack.plan(ask), -order, box)

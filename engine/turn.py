@@ -144,6 +144,7 @@ def turn(
     engine, stack, clock = box.engine, box.stack, box.clock
     assert 0 < len(prompt.ids) < engine.window
     begun_s = clock.mono_s()
+    stack.leave()
     plan = stack.plan(prompt.ask)
     line = stack.restore(plan, prompt.tools, prompt.system)
     ids, size = plan.served, len(plan.served)

@@ -83,6 +83,7 @@ class Conversations(RuleBasedStateMachine):
             self.count -= 1
         said = Answer(thought + bool(thought))
         size = len(written)
+        self.on.stack.leave()
         plan = self.on.stack.plan(Ask(ids, session, kind, size))
         row, verdict = serve(
             self.on,

@@ -3,21 +3,22 @@
 Method: conversations through the real turn with forced answers; the verifier compares everything
 after each prefill. A resume at a grid anchor that was parked must be a cold prefill's bits; one at
 an end or a checkpoint is held to the greedy gate (bit for bit below its taint line). The canaries
-plant one fault each, and a gate must turn red. Covers cache.park, cache.parked and cache.guest.
+plant one fault each, and a gate must turn red. Covers cache.park, cache.parked, cache.guest and
+cache.visit.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
-from support import GRID, MODELS, box, engine, joined, serve, tokens, verifier
+from support import GRID, MODELS, box, engine, forced, joined, serve, tokens, verifier
 
 from cache import guest, park
 from cache.anchors import Anchor
 from cache.journal import TurnRow
 from cache.parked import Parked
 from cache.types import Gate, Ids
-from engine.turn import Box
+from engine.turn import Box, Prompt, Tokens, turn
 from replay.verify import Verdict, Verifier
 
 HEAD = tokens(2 * GRID + 10, 50)
@@ -141,7 +142,7 @@ def test_a_guest_leaves_no_trace(model: str, answer: int) -> None:
     street.says("a", more=14 * GRID)
     end = street.on.stack.end
     row = street.sends(tokens(70, 5), tokens(answer, 6), "a", kind="title")
-    assert row.guest and row.end == "guest" and row.source == "cold"
+    assert row.guest and row.source == "cold"
     row = street.says("a")
     assert (row.source, row.cached) == ("end", end)
 
@@ -153,6 +154,73 @@ def test_a_guest_that_shares_the_head_resumes_there(model: str) -> None:
     row = street.sends(joined(HEAD, tokens(60, 5)), tokens(9, 6), "b")
     assert row.guest and (row.cached, row.gate) == (2 * GRID, "bits")
     assert street.says("a").source == "end"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_guest_that_goes_on_comes_back_at_its_end(model: str) -> None:
+    """A short conversation beside a long one: it visits turn by turn, and neither reads again."""
+    street = Street(model, guest_tokens=400, stash_rows=1_500, park_rows=3_000)
+    street.texts["long"] = tokens(9 * GRID, 1)
+    street.says("long", more=9 * GRID)
+    ends = {"long": street.on.stack.end}
+    street.texts["short"] = tokens(30, 2)
+    for who in ("short", "short", "long", "short", "long", "long", "short"):
+        row = street.says(who, more=40)
+        assert row.guest == (who == "short")
+        if who in ends:
+            assert row.source == ("end" if who == "long" else "park.end")
+            assert row.cached == ends[who]
+        ends[who] = street.on.stack.end
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_short_conversations_share_a_head_and_not_a_thought(model: str) -> None:
+    """The second starts from the first's rows, and the first is still whole after it."""
+    street = Street(model, guest_tokens=400, stash_rows=1_500, park_rows=3_000)
+    street.texts["long"] = tokens(12 * GRID, 1)
+    street.says("long", more=12 * GRID)
+    head = tokens(2 * GRID + 5, 3)
+    for who in ("x", "y"):
+        street.texts[who] = head
+    street.says("x", more=30)
+    end = street.on.stack.end
+    row = street.says("y", more=30)
+    assert row.guest and (row.source, row.cached, row.gate) == ("park.grid", 2 * GRID, "bits")
+    row = street.says("x", more=30)
+    assert row.guest and (row.source, row.cached) == ("park.end", end)
+    assert street.says("y", more=30).source == "park.end"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_guest_that_outgrows_the_house_moves_in(model: str) -> None:
+    street = Street(model, guest_tokens=400, stash_rows=1_500, park_rows=6_000)
+    street.texts["long"] = tokens(10 * GRID, 1)
+    street.says("long", more=10 * GRID)
+    long_end = street.on.stack.end
+    street.texts["short"] = tokens(30, 2)
+    assert street.says("short", more=100).guest
+    end = street.on.stack.end
+    row = street.says("short", more=8 * GRID)
+    assert not row.guest and (row.source, row.cached) == ("park.end", end)
+    row = street.says("long")
+    assert (row.source, row.cached) == ("park.end", long_end)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_guest_whose_end_was_absorbed_or_who_failed_leaves_the_rows_alone(model: str) -> None:
+    street = Street(model, guest_tokens=400, stash_rows=1_500, park_rows=3_000)
+    street.says("a", more=14 * GRID)
+    end = street.on.stack.end
+    events = turn(street.on, Prompt(tokens(90, 5), "b"), forced(tokens(30, 6)), limit=30)
+    for event in events:
+        if isinstance(event, Tokens):
+            with pytest.raises(RuntimeError):
+                events.throw(RuntimeError("the device fell over"))
+            break
+    assert street.on.journal.rows[-1].finish == "failed"
+    assert not street.on.stack.park.entries
+    row = street.says("a")
+    assert (row.source, row.cached) == ("end", end)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -231,6 +299,28 @@ def test_canary_a_stash_short_by_one_margin(model: str, monkeypatch: pytest.Monk
     serve(street.on, tokens(GRID - 1, 5), tokens(9, 6), session="a", kind="title")
     _, verdict = parted(street, 6 * GRID)
     assert not verdict.ok
+
+
+@pytest.mark.parametrize("model", EXACT)
+def test_canary_a_guest_that_shares_its_end_with_the_pool(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next end is written into the copies that an entry still has for an older one."""
+    street = Street(model, guest_tokens=400, stash_rows=1_500, park_rows=3_000)
+    street.says("long", more=18 * GRID)
+    street.texts["short"] = tokens(30, 2)
+    street.says("short", more=40)
+    first = street.texts["short"]
+    park_of = street.on.stack.park
+    street.on.stack.leave()
+    (entry,) = park_of.entries
+    street.says("short", more=40)
+    street.says("long")
+    park_of.entries = [entry]
+    row, verdict = serve(
+        street.on, joined(first, tokens(20, 9)), tokens(9, 8), check=street.check, session="short"
+    )
+    assert row.source == "park.end" and verdict is not None and not verdict.ok
 
 
 @pytest.mark.parametrize("model", MODELS)

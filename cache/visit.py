@@ -1,0 +1,106 @@
+"""A guest in the house: a sequence over borrowed rows, kept in the pool when it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cache.account import Account
+from cache.anchors import AnchorConfig
+from cache.guest import GuestConfig, Stash
+from cache.park import Park
+from cache.parked import Parked
+from cache.ports import Model
+from cache.resident import Resident
+from cache.rows import write_rows
+from cache.types import Ask, Generation, Ids, Line, Offer
+
+CONVERSATION = frozenset({"turn", "subagent"})
+"""Kinds of requests that go on; a guest of another kind leaves nothing behind."""
+
+
+class Visits:
+    """At most one guest at a time; the rows in place stay the resident's.
+
+    A guest starts from the rows in place or from its own in the pool, which are written over the
+    borrowed ones. It has the last of its grid anchors and its end. When the next request comes its
+    rows go to the pool, if it may come again, and what it borrowed is put back.
+    """
+
+    def __init__(self, config: GuestConfig, model: Model, resident: Resident, park: Park) -> None:
+        self._model = model
+        self._resident = resident
+        self._park = park
+        self._stash = Stash(config, model)
+        self._goes_on = False
+        self._base = 0
+        """The rows below are the resident's as well."""
+        self.guest: Resident | None = None
+
+    def may_enter(self, ask: Ask, served: Ids, best: Offer | None) -> bool:
+        """Whether a prompt is short enough, beside the rows in place, to borrow some of them."""
+        return self._stash.is_guest(len(served), _base(best), self._resident.account.valid)
+
+    def enter(
+        self, ask: Ask, served: Ids, best: Offer | None, coming: Sequence[Generation]
+    ) -> bool:
+        """Let the guest in, and the model resume for it; False, with nothing changed, if no room
+        is left to copy what it borrows."""
+        entry: Parked | None = best.entry if best else None
+        base, valid = _base(best), self._resident.account.valid
+        blocks = entry.blocks if entry else []
+        reach = max([len(served), *(block.stop for block in blocks)])
+        if not self._stash.open(base, reach, valid):
+            return False
+        anchors = AnchorConfig(budget_bytes=0, newest_kept=1)
+        guest = Resident(self._model.window, anchors, keeps_end=self._resident.keeps_end)
+        line = best.line if best else None
+        for block in blocks:
+            if line and block.start < line.tokens:
+                write_rows(self._model.cache_state(), block)
+        if line:
+            guest.exchange(self._account(entry, line, anchors))
+            guest.restore(line, self._model)
+        else:
+            guest.start_cold(self._model)
+        guest.begin(ask.session, 0, 0, len(served), coming)
+        self.guest, self._base, self._goes_on = guest, base, ask.kind in CONVERSATION
+        return True
+
+    def _account(self, entry: Parked | None, line: Line, anchors: AnchorConfig) -> Account:
+        """What is known of the rows up to the line it starts from."""
+        source = entry.account if entry else self._resident.account
+        account = source.aside(line.tokens, [line.tokens])
+        account.anchors = account.anchors.under(anchors)
+        if entry is not None and account.end is not None:
+            # Its end's copies will be written to again: they have one owner.
+            self._park.entries.remove(entry)
+        return account
+
+    def grows(self, stop: int) -> None:
+        """Rows up to `stop` will be written: more is copied, or honestly given up."""
+        resident, stash = self._resident, self._stash
+        if not stash.cover(stop, resident.account.valid):
+            self._park.save(resident, stash.covered, None)
+            resident.cut(stash.covered)
+
+    def leave(self, *, whole: bool = True) -> None:
+        """The guest is gone: it is kept if that is worth it, and the rows are given back."""
+        guest, self.guest = self.guest, None
+        if guest is None:
+            return
+        if whole and self._goes_on:
+            self._park.admit(guest.account, self._base)
+        self._stash.put_back()
+
+    def held_bytes(self) -> int:
+        """Bytes of the rows that are put aside."""
+        return self._stash.held_bytes()
+
+
+def _base(best: Offer | None) -> int:
+    """Rows that the guest shares with the rows in place, and does not overwrite."""
+    if best is None:
+        return 0
+    entry: Parked | None = best.entry
+    line = best.line.tokens
+    return min(line, entry.base) if entry is not None else line
