@@ -56,6 +56,8 @@ class Account:
     valid: int = 0
     taint: int | None = None
     session: str | None = None
+    kind: str = "turn"
+    """What its last request was for."""
     tools: int = 0
     """Rows of the tool block, which comes first."""
     system: int = 0

@@ -10,7 +10,7 @@ import numpy as np
 from cache.account import Account, Answer, End
 from cache.anchors import Anchor, AnchorConfig, Tensors, copy_sections, write_sections
 from cache.ports import Model
-from cache.types import Gate, Generation, Ids, Line, Met, Offer, Outcome
+from cache.types import Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
 from cache.worth import Layout
 
 
@@ -70,7 +70,7 @@ class Resident:
 
     def begin(
         self,
-        session: str | None,
+        ask: Ask,
         tools: int,
         system: int,
         prompt: int,
@@ -78,8 +78,8 @@ class Resident:
     ) -> None:
         """A prompt's prefill begins on these rows; it has the answers `coming` among its tokens."""
         account = self.account
-        account.session, account.tools, account.system = session, tools, tools + system
-        account.prompt = prompt
+        account.session, account.kind = ask.session, ask.kind
+        account.tools, account.system, account.prompt = tools, tools + system, prompt
         account.coming = [answer for answer in coming if answer.stop > account.valid]
 
     def passed(self, ids: Ids, stop: int, model: Model) -> None:

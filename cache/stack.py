@@ -15,7 +15,7 @@ from cache.park import Park
 from cache.parked import Kind, ParkConfig
 from cache.ports import Model
 from cache.resident import Resident
-from cache.types import COLD, Ask, Generation, Ids, Line, Met, Offer, Outcome
+from cache.types import COLD, GOES_ON, Ask, Generation, Ids, Line, Met, Offer, Outcome
 from cache.visit import Visits
 from cache.why import Ghosts, Reason, explain
 
@@ -96,7 +96,7 @@ class Stack:
         # At equal cost what is in place already comes first.
         best = min(fitting, key=lambda o: (o.forwarded, o.tier != Resident.name), default=None)
         served = best.met.served if best else ask.ids
-        guest = self.visits.may_enter(ask, served, best)
+        guest = self.visits.may_enter(served, best)
         return Plan(ask, met, offers, best, guest, self._reason(met, best))
 
     def _reason(self, met: Met, best: Offer | None) -> Reason:
@@ -122,7 +122,8 @@ class Stack:
         self.park.next_turn()
         resident, ask, line = self.resident, plan.ask, plan.line
         coming = self._answers(plan)
-        if plan.guest and self.visits.enter(ask, plan.served, plan.best, coming):
+        entering = (ask, tools, system, plan.served, plan.best, coming)
+        if plan.guest and self.visits.enter(*entering):
             return line
         keep = self._keep(plan)
         if plan.in_place.rows < resident.account.valid:
@@ -137,7 +138,7 @@ class Stack:
             resident.restore(line, self._model)
         else:
             resident.start_cold(self._model)
-        resident.begin(ask.session, tools, system, len(plan.served), coming)
+        resident.begin(ask, tools, system, len(plan.served), coming)
         return line
 
     # a turn's progress
@@ -183,9 +184,11 @@ class Stack:
         if ask.kind == COMPACTION:
             self.park.forget_session(ask.session)
             return "pin"
+        if account.kind not in GOES_ON:
+            return None
         left = account.best_line(rows)
-        if account.valid - (left.tokens if left else 0) < self._model.grid:
-            return None  # little would be read again for want of it
+        if account.valid == (left.tokens if left else 0):
+            return None  # nothing would be read again for want of it
         other = ask.session is not None and account.session not in (None, ask.session)
         return "park" if other or 2 * rows < account.valid else None
 

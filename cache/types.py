@@ -113,6 +113,10 @@ class Valued:
     value: Hashable
 
 
+GOES_ON = frozenset({"turn", "subagent"})
+"""Kinds of requests that a later one extends; nobody comes back to a title's rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One prompt as the tiers see it."""

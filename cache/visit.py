@@ -12,10 +12,7 @@ from cache.parked import Parked
 from cache.ports import Model
 from cache.resident import Resident
 from cache.rows import write_rows
-from cache.types import Ask, Generation, Ids, Line, Offer
-
-CONVERSATION = frozenset({"turn", "subagent"})
-"""Kinds of requests that go on; a guest of another kind leaves nothing behind."""
+from cache.types import GOES_ON, Ask, Generation, Ids, Line, Offer
 
 
 class Visits:
@@ -31,17 +28,22 @@ class Visits:
         self._resident = resident
         self._park = park
         self._stash = Stash(config, model)
-        self._goes_on = False
         self._base = 0
         """The rows below are the resident's as well."""
         self.guest: Resident | None = None
 
-    def may_enter(self, ask: Ask, served: Ids, best: Offer | None) -> bool:
+    def may_enter(self, served: Ids, best: Offer | None) -> bool:
         """Whether a prompt is short enough, beside the rows in place, to borrow some of them."""
         return self._stash.is_guest(len(served), _base(best), self._resident.account.valid)
 
     def enter(
-        self, ask: Ask, served: Ids, best: Offer | None, coming: Sequence[Generation]
+        self,
+        ask: Ask,
+        tools: int,
+        system: int,
+        served: Ids,
+        best: Offer | None,
+        coming: Sequence[Generation],
     ) -> bool:
         """Let the guest in, and the model resume for it; False, with nothing changed, if no room
         is left to copy what it borrows."""
@@ -62,8 +64,8 @@ class Visits:
             guest.restore(line, self._model)
         else:
             guest.start_cold(self._model)
-        guest.begin(ask.session, 0, 0, len(served), coming)
-        self.guest, self._base, self._goes_on = guest, base, ask.kind in CONVERSATION
+        guest.begin(ask, tools, system, len(served), coming)
+        self.guest, self._base = guest, base
         return True
 
     def _account(self, entry: Parked | None, line: Line, anchors: AnchorConfig) -> Account:
@@ -88,7 +90,7 @@ class Visits:
         guest, self.guest = self.guest, None
         if guest is None:
             return
-        if whole and self._goes_on:
+        if whole and guest.account.kind in GOES_ON:
             self._park.admit(guest.account, self._base)
         self._stash.put_back()
 
