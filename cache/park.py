@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 from cache.account import Account
 from cache.meet import Meeting
 from cache.parked import Kind, Outgoing, ParkConfig, Parked, outgoing_of
@@ -38,13 +41,14 @@ class Park:
                 best = offer
         return best
 
-    def restore(self, offer: Offer, resident: Resident, keep: Kind | None) -> Outcome:
+    def restore(self, offer: Offer, resident: Resident, keep: Kind | None, size: int) -> Outcome:
         """Bring an entry's rows back up to the offer's line, and put what they replace aside.
 
-        A block at a time: the block in place is copied aside if anybody needs it, the entry's is
-        written. What the entry has above the line stays with it. When a copy fails half way, the
-        rows in place are the entry's up to there and nothing else, the entry still has the rest,
-        and the conversation they replaced is kept up to there.
+        `size` is the length of the prompt that will be served from there. A block at a time: the
+        block in place is copied aside if anybody needs it, the entry's is written. What the entry
+        has above the line stays with it. When a copy fails half way, the rows in place are the
+        entry's up to there and nothing else, the entry still has the rest, and the conversation
+        they replaced is kept up to there.
         """
         entry: Parked = offer.entry
         start, top = entry.base, offer.line.tokens
@@ -52,32 +56,41 @@ class Park:
         arriving = entry.account.aside(top, lines)
         if top <= start:
             # Its rows up to there are in place already; only its copy of the sections is wanted.
-            outcome = self.save(resident, top, keep)
+            outcome = self.save(resident, top, keep, size)
             resident.exchange(arriving)
             return outcome
+        was = replace(entry, account=replace(entry.account))
         coming = [block for block in entry.blocks if block.start < top]
-        entry.base = self._floor(top)
-        entry.blocks = [block for block in entry.blocks if block.start >= entry.base]
-        done, why = self._move(resident, start, keep, coming, entry)
+        entry.leave_above(top, self._floor(top))
+        entry.used_turn = self._turn
+        self._drop_useless()
+        done, why = self._move(resident, start, keep, coming, entry, self._reach(size))
         if why:
-            left = [block for block in coming if block.start < entry.base]
-            entry.base, entry.blocks = done, [*left, *entry.blocks]
+            entry.put_back(was, done)
+            self.entries = [*(e for e in self.entries if e is not entry), entry]
             arriving.cut(min(done, top))
         resident.exchange(arriving)
-        self._rest(entry, arriving.valid)
+        self._drop_useless()
         return Outcome(not why, why)
 
-    def save(self, resident: Resident, line: int, keep: Kind | None) -> Outcome:
-        """Rows from `line` on are about to be overwritten: put aside what is worth it."""
-        _, why = self._move(resident, self._floor(line), keep, [], None)
+    def save(self, resident: Resident, line: int, keep: Kind | None, size: int) -> Outcome:
+        """Rows from `line` to `size` are about to be overwritten: put aside what is worth it."""
+        _, why = self._move(resident, self._floor(line), keep, [], None, self._reach(size))
         return Outcome(not why, why)
+
+    def cover(self, size: int) -> None:
+        """A sequence grows to `size` rows: copy what others still have in place up to there."""
+        reach = self._reach(size)
+        if any(entry.uncovered(reach) for entry in self.entries):
+            self._make_room(reach, None, None, reach)
+            self._cover(reach)
 
     def admit(self, account: Account, base: int) -> Outcome:
         """Keep a guest that goes: its rows from `base` on are in place, and what is below them is
         the rows' in place as well. Entries that are worth less make room."""
         base = self._floor(base)
         copied = account.aside(account.valid, account.anchors.lines)
-        guest = Parked("park", copied, base, [], self._turn)
+        guest = Parked("park", copied, base, [], self._turn, high=copied.valid)
         need = self._bytes(guest.top - base, guest.copies)
         if not guest.copies or guest.top <= base or need > self._config.budget_bytes:
             return Outcome(False, "nothing to keep")
@@ -106,9 +119,9 @@ class Park:
 
     def lose_rows(self) -> None:
         """What was in place is unknown: entries that stand on it are lost."""
-        self.entries = [entry for entry in self.entries if entry.base == 0]
-
-    # moving rows
+        for entry in self.entries:
+            entry.cut(0 if entry.base else entry.high)
+        self._drop_useless()
 
     def _move(
         self,
@@ -117,21 +130,24 @@ class Park:
         keep: Kind | None,
         coming: list[RowBlock],
         source: Parked | None,
+        reach: int,
     ) -> tuple[int, str]:
-        """Rows in place from `start` on go, blocks of `source` come; (rows moved, why not all).
+        """Rows in place [start, reach) go, blocks of `source` come; (rows moved, why not all).
 
         `source` does not stand on the rows that go, so none of them is kept for it.
         """
         account, state = resident.account, self._model.cache_state()
-        outgoing = self._leaving(account, start, keep) if keep else None
-        outgoing = self._make_room(start, outgoing, source)
+        reach = max([start, reach, *(block.stop for block in coming)])
+        outgoing = self._leaving(account, start, reach, keep) if keep else None
+        outgoing = self._make_room(start, outgoing, source, reach)
+        self._cover(reach)
         dependents = self._dependents(start, source)
         stop = self._stop(start, outgoing, source)
         parked = self._enter(outgoing, account) if outgoing else None
         saved: list[RowBlock] = []
-        reach = max(stop, coming[-1].stop if coming else start)
+        last = max(stop, coming[-1].stop if coming else start)
         done, why = start, ""
-        for begin, end in block_spans(start, reach, self._config.block_rows):
+        for begin, end in block_spans(start, last, self._config.block_rows):
             if begin < stop:
                 copied = try_copy(state, begin, min(end, stop))
                 if copied is None:
@@ -143,8 +159,9 @@ class Park:
                 write_rows(state, coming.pop(0))
             done = end
         if parked is not None:
-            parked.blocks = [block for block in saved if block.start < parked.top]
-            parked.cut(min(parked.top, done))
+            parked.blocks = [block for block in saved if block.start < parked.high]
+            if why:
+                parked.cut(min(parked.top, done))
         for entry in dependents:
             self._stand_on(entry, saved, start)
         self._drop_useless()
@@ -156,17 +173,21 @@ class Park:
 
     def _stop(self, start: int, outgoing: Outgoing | None, source: Parked | None) -> int:
         """Where the rows end that must be copied."""
-        bases = [entry.base for entry in self._dependents(start, source)]
-        return max([start, *bases, *([outgoing.top] if outgoing else [])])
+        stop = max(start, outgoing.stop if outgoing else 0)
+        return max([stop, *(entry.base for entry in self._dependents(start, source))])
 
-    def _rest(self, entry: Parked, top: int) -> None:
-        """An entry whose rows up to `top` are in place now keeps what lies above, if anything."""
-        account = entry.account
-        above = [line for line in account.anchors.lines if line > top]
-        account.anchors = account.anchors.only(above)
-        if account.end is not None and account.end.tokens <= top:
-            account.end = None
-        entry.used_turn = self._turn
+    def _cover(self, reach: int) -> None:
+        """Copy what entries have in place above their blocks, up to `reach`, or give it up."""
+        state = self._model.cache_state()
+        for entry in self.entries:
+            stop = entry.high + entry.uncovered(reach)
+            for begin, end in block_spans(entry.high, stop, self._config.block_rows):
+                copied = try_copy(state, begin, end)
+                if copied is None:
+                    entry.cut(begin)
+                    break
+                entry.blocks.append(copied)
+                entry.high = end
         self._drop_useless()
 
     def _enter(self, outgoing: Outgoing, account: Account) -> Parked:
@@ -174,7 +195,8 @@ class Park:
         copied = account.aside(top.rows, top.anchors)
         if not top.with_end:
             copied.end = None
-        parked = Parked(outgoing.kind, copied, outgoing.start, [], self._turn)
+        start, high = outgoing.start, outgoing.stop
+        parked = Parked(outgoing.kind, copied, start, [], self._turn, high)
         self.entries.append(parked)
         return parked
 
@@ -195,26 +217,25 @@ class Park:
 
     # what to keep, and what to give up
 
-    def _leaving(self, account: Account, start: int, keep: Kind) -> Outgoing | None:
+    def _leaving(self, account: Account, start: int, reach: int, keep: Kind) -> Outgoing | None:
         """The ways to keep the sequence in place that fit the budget at all, the most first."""
         limit = self._config.pin_bytes if keep == "pin" else self._config.budget_bytes
-        outgoing = outgoing_of(account, start, keep, self._config)
-        outgoing.tops = [
-            top for top in outgoing.tops if self._bytes(top.rows - start, top.copies) <= limit
-        ]
+        outgoing = outgoing_of(account, start, reach, keep, self._config)
+        cost = self._model.cost()
+        outgoing.tops = [top for top in outgoing.tops if outgoing.bytes_of(top, cost) <= limit]
         return outgoing if outgoing.tops else None
 
     def _make_room(
-        self, start: int, outgoing: Outgoing | None, source: Parked | None
+        self, start: int, outgoing: Outgoing | None, source: Parked | None, reach: int
     ) -> Outgoing | None:
         """Give entries up, or less be kept of what goes, until the rest fits the budget."""
-        while self.held_bytes() + self._need(start, outgoing, source) > self._config.budget_bytes:
+        budget = self._config.budget_bytes
+        while self.held_bytes() + self._need(start, outgoing, source, reach) > budget:
             lowest = min(
                 (e for e in self.entries if e is not source), key=self._worth, default=None
             )
-            if lowest is not None and (
-                outgoing is None or self._worth(lowest) <= self._outgoing_worth(outgoing)
-            ):
+            own = outgoing.worth(self._model.cost()) if outgoing else inf
+            if lowest is not None and self._worth(lowest) <= own:
                 self._give_up(lowest)
             elif outgoing is not None:
                 outgoing.tops.pop(0)
@@ -225,35 +246,35 @@ class Park:
                 source.cut(0)
         return outgoing
 
-    def _need(self, start: int, outgoing: Outgoing | None, source: Parked | None) -> int:
-        """Bytes that copying from `start` on would add."""
+    def _need(
+        self, start: int, outgoing: Outgoing | None, source: Parked | None, reach: int
+    ) -> int:
+        """Bytes that copying rows [start, reach) would add."""
         rows = self._stop(start, outgoing, source) - start
+        rows += sum(entry.uncovered(reach) for entry in self.entries)
         return self._bytes(rows, outgoing.copies if outgoing else 0)
 
     def _give_up(self, entry: Parked) -> None:
         """Keep less of an entry: up to its next lower anchor, or nothing."""
         lower = [line for line in entry.account.anchors.lines if line < entry.top]
-        length = lower[-1] if lower else 0
-        if length > entry.base + self._config.block_rows:
-            entry.cut(length)
+        if lower and lower[-1] > entry.base + self._config.block_rows:
+            entry.cut(lower[-1])
         else:
             self.entries.remove(entry)
 
     def _worth(self, entry: Parked) -> float:
-        """Tokens an entry saves for each byte it holds, halved with the turns nobody used it."""
         idle = (self._turn - entry.used_turn) / self._config.half_life_turns
-        held = self._bytes(entry.top - entry.base, entry.copies)
-        return float((entry.top - entry.base) / max(held, 1) * 0.5**idle)
-
-    def _outgoing_worth(self, outgoing: Outgoing) -> float:
-        rows = outgoing.top - outgoing.start
-        return rows / max(self._bytes(rows, outgoing.copies), 1)
+        return entry.worth(self._model.cost()) * float(0.5**idle)
 
     # accounts
 
     def _floor(self, row: int) -> int:
         """The start of the block a row lies in."""
         return row // self._config.block_rows * self._config.block_rows
+
+    def _reach(self, size: int) -> int:
+        """The end of the last block that a sequence of `size` rows may write to."""
+        return self._floor(size + self._config.margin_rows) + self._config.block_rows
 
     def _bytes(self, rows: int, copies: int) -> int:
         cost = self._model.cost()
@@ -271,7 +292,8 @@ class Park:
             for block in entry.blocks:
                 assert block.start == at, (block.start, at)
                 at = block.stop
-            assert at >= entry.top
+            assert at >= entry.high and entry.base <= entry.high <= entry.top
+            assert entry.high == entry.top or entry.high >= resident.account.valid
             shared = resident.account.ids[: entry.base]
             assert (shared == entry.account.ids[: entry.base]).all() and len(shared) == entry.base
             entry.account.check(self._model.grid)

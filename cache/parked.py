@@ -7,6 +7,7 @@ from typing import Literal
 
 from cache.account import Account
 from cache.rows import BLOCK_ROWS, RowBlock
+from cache.types import Cost
 
 Kind = Literal["park", "pin"]
 
@@ -20,12 +21,16 @@ class ParkConfig:
     """Room for heads. What no head uses, whole conversations may, until a head needs it."""
     anchors_kept: int = 4
     """Newest anchors of a conversation that are kept with it, the end anchor among them."""
-    anchors_spread: int = 4
+    anchors_spread: int = 6
     """Anchors below those, spread over it, for prompts that share less of it."""
     pin_anchors: int = 8
     block_rows: int = BLOCK_ROWS
-    half_life_turns: int = 32
-    """Turns after which a conversation that nobody used is worth half."""
+    half_life_turns: int = 2
+    """Turns after which a conversation that nobody used is worth half; few, since the pool holds
+    less than the conversations that alternate: those used last come back. From 1 to 6 the Weka
+    traces re-read about the same, at 32 more by a tenth."""
+    margin_rows: int = 512
+    """Rows that may be written past what is known: refused drafts, tokens put in, a last block."""
 
     def __post_init__(self) -> None:
         assert self.park_bytes >= 0 and self.pin_bytes >= 0 and self.half_life_turns > 0
@@ -44,10 +49,11 @@ class ParkConfig:
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """A sequence of which rows [0, base) are in place and [base, top) lie in blocks.
+    """A sequence whose rows [base, high) lie in blocks, and all others in place.
 
-    The rows in place begin with this sequence's first `base` tokens, always: before any of them is
-    overwritten it is copied into a block.
+    The rows in place begin with this sequence's first `base` tokens, always, and whatever came
+    after it has not grown past `high`, where its own rows are still untouched: before any of these
+    is overwritten it is copied into a block.
     """
 
     kind: Kind
@@ -55,6 +61,7 @@ class Parked:
     base: int
     blocks: list[RowBlock]
     used_turn: int
+    high: int
 
     @property
     def top(self) -> int:
@@ -66,9 +73,39 @@ class Parked:
         """Copies of all sections that it holds."""
         return len(self.account.anchors) + (self.account.end is not None)
 
+    def leave_above(self, top: int, base: int) -> None:
+        """Only what lies above `top` stays: the rows up to there come in place, all below `base`.
+
+        `base` is the start of the block that row `top` lies in.
+        """
+        anchors = self.account.anchors
+        self.account.anchors = anchors.only([line for line in anchors.lines if line > top])
+        if self.account.end is not None and self.account.end.tokens <= top:
+            self.account.end = None
+        self.base, self.high = base, max(self.high, base)
+        self.blocks = [block for block in self.blocks if block.start >= base]
+
+    def put_back(self, was: Parked, done: int) -> None:
+        """The move failed at row `done`: it has what it had; its rows up to there are in place."""
+        top = self.top
+        self.account, self.high, self.base = was.account, was.high, done
+        self.blocks = [block for block in was.blocks if block.stop > done]
+        self.cut(top)
+
+    def worth(self, cost: Cost) -> float:
+        """Tokens it saves for each byte it holds."""
+        rows = sum(block.rows for block in self.blocks)
+        held = rows * cost.row_bytes + self.copies * cost.anchor_bytes
+        return float((self.top - self.base) / max(held, 1))
+
+    def uncovered(self, stop: int) -> int:
+        """Rows of it in place above the blocks that would go if rows up to `stop` were written."""
+        return max(0, min(self.top, stop) - self.high)
+
     def cut(self, length: int) -> None:
         """Only the first `length` rows stay."""
         self.account.cut(length)
+        self.high = min(self.high, length)
         self.blocks = [block for block in self.blocks if block.start < length]
 
 
@@ -92,6 +129,8 @@ class Outgoing:
 
     kind: Kind
     start: int
+    reach: int
+    """Rows from here on stay where they are: nobody is about to write there."""
     tops: list[Top]
     """What may be kept, the most first."""
 
@@ -105,8 +144,24 @@ class Outgoing:
         """Copies of all sections kept."""
         return self.tops[0].copies
 
+    @property
+    def stop(self) -> int:
+        """Rows up to here are copied."""
+        return min(self.top, self.reach)
 
-def outgoing_of(account: Account, start: int, keep: Kind, config: ParkConfig) -> Outgoing:
+    def bytes_of(self, top: Top, cost: Cost) -> int:
+        """Bytes that one of the ways holds."""
+        rows = min(top.rows, self.reach) - self.start
+        return rows * cost.row_bytes + top.copies * cost.anchor_bytes
+
+    def worth(self, cost: Cost) -> float:
+        """Tokens it saves for each byte that it will hold."""
+        return (self.top - self.start) / max(self.bytes_of(self.tops[0], cost), 1)
+
+
+def outgoing_of(
+    account: Account, start: int, reach: int, keep: Kind, config: ParkConfig
+) -> Outgoing:
     """The ways to keep rows from `start` on: all with the end anchor, or up to some anchor."""
     lines = account.anchors.lines
     tops = [
@@ -117,7 +172,7 @@ def outgoing_of(account: Account, start: int, keep: Kind, config: ParkConfig) ->
     end = account.end
     if keep == "park" and end is not None and end.tokens == account.valid > start:
         tops.insert(0, Top(account.valid, _kept(lines, keep, config, ends=1), with_end=True))
-    return Outgoing(keep, start, tops)
+    return Outgoing(keep, start, reach, tops)
 
 
 def _kept(lines: list[int], keep: Kind, config: ParkConfig, ends: int) -> list[int]:

@@ -129,11 +129,11 @@ class Stack:
         if plan.in_place.rows < resident.account.valid:
             self._ghosts.add(resident.account.ids)
         if plan.best is not None and plan.best.tier == Park.name:
-            outcome = self.park.restore(plan.best, resident, keep)
+            outcome = self.park.restore(plan.best, resident, keep, len(plan.served))
             if not outcome.ok:
                 line = resident.account.best_line(resident.account.valid) or COLD
         else:
-            self.park.save(resident, line.tokens, keep)
+            self.park.save(resident, line.tokens, keep, len(plan.served))
         if line.tokens:
             resident.restore(line, self._model)
         else:
@@ -154,6 +154,7 @@ class Stack:
     def generates(self, ids: Ids, answer: Sequence[int]) -> None:
         """A generation goes on: `ids` and `answer` are committed, the last token not forwarded."""
         committed = len(ids) + len(answer)
+        self.park.cover(committed)
         if self.visits.guest is not None:
             self.visits.grows(committed)
         if self._wants_checkpoint(committed, begins=not answer):

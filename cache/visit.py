@@ -82,7 +82,7 @@ class Visits:
         """Rows up to `stop` will be written: more is copied, or honestly given up."""
         resident, stash = self._resident, self._stash
         if not stash.cover(stop, resident.account.valid):
-            self._park.save(resident, stash.covered, None)
+            self._park.save(resident, stash.covered, None, stop)
             resident.cut(stash.covered)
 
     def leave(self, *, whole: bool = True) -> None:

@@ -45,9 +45,9 @@ class Partings:
 
     before: float = 0.14
     """Weight of partings before the prompt's end, as 1 / distance."""
-    head: float = 0.1
+    head: float = 0.2
     """Weight of partings spread over the head."""
-    whole: float = 0.1
+    whole: float = 0.03
     """Weight of partings spread over everything; the rest is the last answer's."""
     answer_knee: float = 1_000.0
     """Rows past the prompt's end within which its answer's partings are about even."""

@@ -9,6 +9,8 @@ cache.visit.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support import GRID, MODELS, box, engine, forced, joined, serve, tokens, verifier
@@ -282,7 +284,106 @@ def test_a_stash_without_room_is_no_guest(model: str, monkeypatch: pytest.Monkey
     assert street.says("a").source == "park.end"
 
 
+def long_and_short(model: str) -> tuple[Street, int]:
+    """A long conversation in place, replaced by a short one; and where the long one's end was."""
+    street = Street(model, **PLENTY)
+    street.on.stack.park._config = replace(street.on.stack.park._config, margin_rows=16)
+    street.says("a", more=20 * GRID)
+    end = street.on.stack.end
+    assert end is not None
+    street.says("b", more=2 * GRID)
+    (entry,) = street.on.stack.park.entries
+    assert entry.high < 7 * GRID and entry.top == end
+    return street, end
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_that_nobody_overwrites_stay_where_they_are(model: str) -> None:
+    street, end = long_and_short(model)
+    held = street.on.stack.park.held_bytes()
+    entry = street.on.stack.park.entries[0]
+    cost = street.of.cost()
+    rows = entry.high - entry.base
+    assert held == rows * cost.row_bytes + entry.copies * cost.anchor_bytes
+    row = street.says("a")
+    assert (row.source, row.cached) == ("park.end", end)
+    assert street.says("b").source == "park.end"
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("more", "answer"), [(6 * GRID, 20), (10, 150), (60, 300), (25 * GRID, 9)])
+def test_rows_left_in_place_are_copied_as_another_grows(model: str, more: int, answer: int) -> None:
+    """By its prompt, and by its answer."""
+    street, end = long_and_short(model)
+    for _ in range(2):
+        street.says("b", more=more // 2, answer=answer)
+    row = street.says("a")
+    assert (row.source, row.cached) == ("park.end", end)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_conversations_above_a_third(model: str) -> None:
+    street = Street(model, **PLENTY)
+    street.on.stack.park._config = replace(street.on.stack.park._config, margin_rows=16)
+    for who, more in (("a", 20), ("b", 10), ("c", 2)):
+        street.says(who, more=more * GRID)
+    assert [entry.high < entry.top for entry in street.on.stack.park.entries] == [True, True]
+    for who in ("b", "a", "c", "a", "b"):
+        assert street.says(who).source == "park.end"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_guest_that_grows_over_rows_left_in_place(model: str) -> None:
+    street = Street(model, **PLENTY, guest_tokens=250, stash_rows=900)
+    street.on.stack.park._config = replace(street.on.stack.park._config, margin_rows=16)
+    street.says("a", more=24 * GRID)
+    end = street.on.stack.end
+    street.says("b", more=5 * GRID)
+    assert street.sends(tokens(70, 5), tokens(600, 6), "t", kind="title").guest
+    assert street.says("b").source == "end"
+    row = street.says("a")
+    assert (row.source, row.cached) == ("park.end", end)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_without_room_rows_left_in_place_are_given_up(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    street, end = long_and_short(model)
+    monkeypatch.setattr(park, "try_copy", lambda *args: None)
+    street.says("b", more=8 * GRID)
+    monkeypatch.undo()
+    row = street.says("a")
+    assert 0 < row.cached < 7 * GRID < end
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_failed_forward_loses_the_rows_left_in_place(model: str) -> None:
+    street, _ = long_and_short(model)
+    (entry,) = street.on.stack.park.entries
+    if entry.base:
+        street.says("x", more=GRID)
+    street.on.stack.forget()
+    street.on.stack.check()
+    assert all(e.top == e.high for e in street.on.stack.park.entries)
+    street.says("a")
+
+
 # canaries
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_canary_rows_left_in_place_overwritten(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    street, end = long_and_short(model)
+    monkeypatch.setattr(park.Park, "_cover", lambda self, reach: None)
+    ids = joined(street.texts["b"], tokens(6 * GRID, 7))
+    serve(street.on, ids, tokens(9, 4), session="b", check_accounts=False)
+    monkeypatch.undo()
+    ids = joined(street.texts["a"], tokens(20, 9))
+    row, verdict = serve(
+        street.on, ids, tokens(3, 8), check=street.check, session="a", check_accounts=False
+    )
+    assert row.cached == end and verdict is not None and not verdict.ok
 
 
 @pytest.mark.parametrize("model", MODELS)
