@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cache.types import Ids, common_prefix
 from replay.grams import GramIndex, Places, gram_hashes
 from replay.prefix_tree import PrefixTree
-from replay.trace import FRESH, Run
+from replay.trace import FRESH, NAMED, Run
 
 GRAM = 16
 """Tokens that must be equal before text counts as copied; shorter repeats are chance."""
@@ -40,9 +40,17 @@ class RunFinder:
     compaction. What is left is fresh. Keeps the sequences, and 16 bytes a token not copied.
     """
 
-    def __init__(self, classes: npt.NDArray[np.uint8], gram: int = GRAM) -> None:
-        """`classes` gives a token's class by id (TEXT, WHITESPACE, SPECIAL)."""
-        self._classes = classes
+    def __init__(
+        self,
+        classes: npt.NDArray[np.uint8],
+        gram: int = GRAM,
+        names: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        """`classes` gives a token's class by id (TEXT, WHITESPACE, SPECIAL), `names` its name or
+        -1; a token with a name is known wherever it stands."""
+        self._classes = classes.astype(np.int64)
+        if names is not None:
+            self._classes = np.where(names >= 0, NAMED + names, self._classes)
         self._gram = gram
         self._sequences: list[Ids] = []
         self._tree = PrefixTree(self._sequences)
@@ -146,7 +154,7 @@ class RunFinder:
         return common_prefix(self._sequences[place >> 32][place & 0xFFFF_FFFF :], ids[spot:])
 
     def _fresh(self, ids: Ids) -> Iterator[Run]:
-        """Fresh tokens as runs of one class each."""
+        """Fresh tokens as runs of one class or name each."""
         classes = self._classes[ids]
         cuts = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), len(ids)]
         for start, stop in itertools.pairwise(cuts):

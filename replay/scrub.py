@@ -10,14 +10,18 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
+import numpy as np
+import numpy.typing as npt
+
 from cache.types import Valued
 from engine.chat.template import Template, moved
-from engine.chat.tokenizer import Tokenizer
+from engine.chat.tokenizer import SPECIAL, WHITESPACE, Tokenizer
 from replay.bad import BadInput
 from replay.links import TURNS, Links
+from replay.pieces import SPECIALS_END
 from replay.readers.exchange import Exchange
 from replay.runs import RunFinder
-from replay.trace import Header, Parts, Request, Trace, values
+from replay.trace import NAMES, Header, Parts, Request, Trace, values
 
 SALT_BYTES = 16
 _SAMPLING = (
@@ -86,7 +90,7 @@ class _Scrub:
         self._template = template
         tokenizer = template.tokenizer
         self.tokenizer = f"{tokenizer.name} {tokenizer.sha256[:16]}"
-        self._runs = RunFinder(tokenizer.classes)
+        self._runs = RunFinder(tokenizer.classes, names=names(tokenizer))
         self._values = _Values()
         self._links = Links()
         self._start_s, self._factor = start_s, factor
@@ -131,6 +135,16 @@ class _Scrub:
         if session is None:
             return None
         return hashlib.blake2b(session.encode(), key=self._salt, digest_size=8).hexdigest()
+
+
+def names(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """Names of the tokens that hold no text, by id; -1 for the others."""
+    found = np.full(tokenizer.vocab, -1, np.int64)
+    ranges = ((SPECIAL, 0, SPECIALS_END), (WHITESPACE, SPECIALS_END, NAMES))
+    for kind, start, stop in ranges:
+        ids = np.flatnonzero(tokenizer.classes == kind)[: stop - start]
+        found[ids] = start + np.arange(len(ids))
+    return found
 
 
 class _Values:

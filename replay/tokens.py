@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cache.types import Ids, Valued
 from replay.pieces import SPECIALS_END, WHITESPACE_END, TracePieces
-from replay.trace import FRESH, SPECIAL, TEXT, WHITESPACE, Request, Run, Trace, values
+from replay.trace import FRESH, NAMED, SPECIAL, TEXT, WHITESPACE, Request, Run, Trace, values
 
 _Stretches = npt.NDArray[np.int32]
 """A sequence as stretches of fresh tokens, shape (n, 3): request, place in its sequence, length."""
@@ -127,11 +127,9 @@ class Tokens:
                 first = self._id(*piece[0, :_LENGTH].tolist())
             else:
                 piece = np.array([(number, at, run.length)], dtype=np.int32)
-                first = drawn = self._drawn(number, at, run.offset)
-                # Behind a fresh run any id will do: nobody else has what stands before it.
-                if last is None or last.src != FRESH:
-                    first = self._parted(drawn, run.offset, before, last)
-                fresh.append((at, run.offset, first if first != drawn else -1))
+                fresh += self._settled(number, at, run, before, last)
+                first = fresh[-1][_FIRST]
+                first = first if first >= 0 else self._drawn(number, at, run.offset)
             self._after.setdefault(before, set()).add(first)
             end = piece[-1].tolist()
             before = (end[_REQUEST], end[_PLACE] + end[_LENGTH] - 1)
@@ -140,6 +138,20 @@ class Tokens:
             stretches.append(piece)
         self._fresh[number] = np.array(fresh, dtype=np.int32).reshape(-1, 3)
         self._stretches[number] = _merged(stretches)
+
+    def _settled(
+        self, number: int, at: int, run: Run, before: tuple[int, int], last: Run | None
+    ) -> list[tuple[int, int, int]]:
+        """The rows of `_fresh` for a fresh run."""
+        if run.offset >= NAMED:
+            name = run.offset - NAMED
+            kind = SPECIAL if name < SPECIALS_END else WHITESPACE
+            return [(place, kind, name) for place in range(at, at + run.length)]
+        first = drawn = self._drawn(number, at, run.offset)
+        # Behind a fresh run any id will do: nobody else has what stands before it.
+        if last is None or last.src != FRESH:
+            first = self._parted(drawn, run.offset, before, last)
+        return [(at, run.offset, first if first != drawn else -1)]
 
     def _parted(self, drawn: int, kind: int, before: tuple[int, int], copied: Run | None) -> int:
         """The id a fresh run begins with, so that its sequence parts from earlier ones here.

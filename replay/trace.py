@@ -17,6 +17,10 @@ FRESH = -1
 """`src` of a run that copies nothing; its `offset` is then the class of its tokens."""
 TEXT, WHITESPACE, SPECIAL = 0, 1, 2
 """Classes of fresh tokens: text, whitespace only, special."""
+NAMED = 3
+"""A fresh run of class NAMED + n repeats the token n, which is the same one all over the trace:
+[0, 64) are special tokens, [64, 256) whitespace only. Text is never named."""
+NAMES = 256
 
 
 class Run(NamedTuple):

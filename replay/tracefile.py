@@ -19,7 +19,8 @@ from replay.open import Malformed, read_lines, stem, write_lines
 from replay.trace import (
     FORMAT,
     FRESH,
-    SPECIAL,
+    NAMED,
+    NAMES,
     VERSION,
     Header,
     Parts,
@@ -195,7 +196,7 @@ def _run(value: Any, key: str, number: int, held: dict[int, int]) -> Run:
     src, offset = whole(value[0], f"a source in {key!r}", FRESH), value[1]
     length = whole(value[2], f"a length in {key!r}", 1, SEQUENCE_MAX)
     if src == FRESH:
-        return Run(src, whole(offset, f"a class in {key!r}", 0, SPECIAL), length)
+        return Run(src, whole(offset, f"a class in {key!r}", 0, NAMED + NAMES - 1), length)
     whole(offset, f"an offset in {key!r}", 0, SEQUENCE_MAX)
     _known(src, f"a run of {key!r}", number, held)
     if offset + length > held[src]:

@@ -98,6 +98,18 @@ def test_a_scrubbed_trace_keeps_which_calls_say_the_same(recorded: Trace, tmp_pa
         assert ours == [(s.start, s.stop) for s in live.output_values(request.number)]
 
 
+@pytest.mark.parametrize("alignment", ["off", "spans", "full"])
+def test_a_scrubbed_trace_resumes_as_the_recording_does(
+    recorded: Trace, tmp_path: Path, alignment: str
+) -> None:
+    write_trace(recorded, tmp_path / "loop.jsonl")
+    ours = served(read_trace(tmp_path / "loop.jsonl"), alignment)
+    theirs = served(recorded, alignment)
+    assert [(r.source, r.cached, r.prompt) for r in ours] == [
+        (r.source, r.cached, r.prompt) for r in theirs
+    ]
+
+
 def test_values_come_along_with_the_runs_that_copy_them_whole() -> None:
     first = Request(0, "a", 0.0, (Run(-1, 0, 30),), (Run(-1, 0, 10),), values=((5, 10, 7),))
     found = {0: values(first, {})}

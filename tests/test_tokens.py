@@ -19,7 +19,7 @@ from traces import naive_sequences, small, traces
 from cache.types import Ids, common_prefix
 from replay import tokens as tokens_module
 from replay.tokens import SPECIALS_END, WHITESPACE_END, Tokens
-from replay.trace import FRESH, SPECIAL, TEXT, WHITESPACE, Header, Request, Run, Trace
+from replay.trace import FRESH, NAMED, SPECIAL, TEXT, WHITESPACE, Header, Request, Run, Trace
 
 VOCAB = 1_000
 RANGES = {
@@ -180,3 +180,15 @@ def test_what_is_kept_stays_within_its_bound() -> None:
 def test_the_runs_are_the_module_s_own() -> None:
     # The tests above build runs from plain tuples; this is what they become.
     assert small(0, [(-1, 0, 5)], []).prompt == (Run(FRESH, TEXT, 5),)
+
+
+def test_a_named_token_is_the_same_one_wherever_it_stands() -> None:
+    first = Request(0, "a", 0.0, (Run(FRESH, NAMED + 4, 1), Run(FRESH, TEXT, 9)), ())
+    second = Request(
+        1, "b", 0.0, (Run(FRESH, TEXT, 5), Run(FRESH, NAMED + 4, 1), Run(FRESH, NAMED + 70, 3)), ()
+    )
+    third = Request(2, "c", 0.0, (Run(1, 4, 4), Run(FRESH, NAMED + 4, 1)), ())
+    tokens = Tokens(Trace("t", Header(), (first, second, third)))
+    assert tokens.prompt(0)[0] == 4
+    assert tokens.prompt(1)[5:].tolist() == [4, 70, 70, 70]
+    assert tokens.prompt(2)[1:].tolist() == [4, 70, 70, 4]

@@ -99,7 +99,7 @@ BAD_LINES = {
     "length none": (broken("prompt", [[0, 5, 0]]), "a length in 'prompt' is not in 1.."),
     "length half": (broken("prompt", [[0, 5, 1.0]]), "not a whole number: 1.0"),
     "length huge": (broken("output", [[-1, 0, 1 << 24]]), "more than the 16777216 allowed"),
-    "class": (broken("output", [[-1, 3, 1]]), "a class in 'output' is not in 0..2"),
+    "class": (broken("output", [[-1, 259, 1]]), "a class in 'output' is not in 0..258"),
     "after": (broken("after", 1), "'after' points to its own request 1"),
     "extends": (broken("extends", 5), "'extends' points to request 5, which comes later"),
     "think_s": (broken("think_s", -0.5), "'think_s' is not a finite number of at least 0"),
