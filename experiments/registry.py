@@ -19,6 +19,7 @@ MODULES = {
     "think-33k": "experiments.think_33k",
     "owui-reasoning": "experiments.owui_reasoning",
     "reserialised-tools": "experiments.reserialised_tools",
+    "anchor-rules": "experiments.anchor_rules",
     "align-speed": "experiments.align_speed",
     "three-users": "experiments.three_users",
     "end-resumes": "experiments.end_resumes",

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 PROFILES = Path(__file__).parent / "profiles"
 AnchorRule = Literal["worth", "heads", "even", "newest", "every"]
+ANCHOR_RULES: tuple[AnchorRule, ...] = get_args(AnchorRule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class Profile:
                 raise ValueError(f"{name} must not be negative")
         if self.alignment not in ALIGNMENTS:
             raise ValueError(f"alignment is none of {', '.join(ALIGNMENTS)}")
-        if self.anchor_rule not in get_args(AnchorRule):
-            raise ValueError(f"anchor_rule must be one of {', '.join(get_args(AnchorRule))}")
+        if self.anchor_rule not in ANCHOR_RULES:
+            raise ValueError(f"anchor_rule must be one of {', '.join(ANCHOR_RULES)}")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
             raise ValueError("decode_tokens_s must be positive and accepted within 0 and 1")
         (short, _), (long, _) = self.prefill_fit
