@@ -10,7 +10,7 @@ import numpy as np
 from cache.account import Account, Answer, End
 from cache.anchors import Anchor, AnchorConfig, Tensors, copy_sections, write_sections
 from cache.ports import Model
-from cache.types import Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
+from cache.types import GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
 from cache.worth import Layout
 
 
@@ -78,7 +78,10 @@ class Resident:
     ) -> None:
         """A prompt's prefill begins on these rows; it has the answers `coming` among its tokens."""
         account = self.account
-        account.session, account.kind = ask.session, ask.kind
+        account.session = ask.session
+        if ask.kind in GOES_ON or not account.generations:
+            # A side request that goes on from a conversation's answers leaves it what it was.
+            account.kind = ask.kind
         account.tools, account.system, account.prompt = tools, tools + system, prompt
         account.coming = [answer for answer in coming if answer.stop > account.valid]
 

@@ -45,7 +45,7 @@ class Plan:
     offers: tuple[Offer, ...]
     best: Offer | None
     guest: bool
-    """The request borrows the rows in place: they come back after it."""
+    """The request would borrow the rows in place, if there is room to put them aside."""
     reason: Reason
 
     @property
@@ -214,6 +214,11 @@ class Stack:
     def _current(self) -> Resident:
         """The sequence that the model is in: a guest's, or the rows in place."""
         return self.visits.guest or self.resident
+
+    @property
+    def has_guest(self) -> bool:
+        """Whether the current sequence borrows the rows in place."""
+        return self.visits.guest is not None
 
     @property
     def taint(self) -> int | None:

@@ -123,6 +123,7 @@ class Progress:
     ready_s: float
     line: Line
     done: int
+    guest: bool
     answer: list[int] = field(default_factory=list)
     rounds: int = 0
     finish: str = "failed"
@@ -148,7 +149,7 @@ def turn(
     plan = stack.plan(prompt.ask)
     line = stack.restore(plan, prompt.tools, prompt.system)
     ids, size = plan.served, len(plan.served)
-    at = Progress(begun_s, begun_s, line, line.tokens)
+    at = Progress(begun_s, begun_s, line, line.tokens, stack.has_guest)
     try:
         yield Resumed(line, plan)
         logits = torch.empty(0)
@@ -193,7 +194,7 @@ def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
         asked=len(prompt.ids),
         cached=line.tokens,
         source=plan.source if line == plan.line else line.kind,
-        guest=plan.guest,
+        guest=at.guest,
         slot=box.slot,
         gate=line.gate.name.lower(),
         why=reason.code,

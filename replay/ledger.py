@@ -72,7 +72,7 @@ class LedgerRow:
     followup: bool = False
     """Extends the conversation's previous turn with no edit by the user."""
     end_resume: bool = False
-    """Resumed at the end of the turn it extends."""
+    """Resumed where the turn it extends ended."""
     checked: str | None = None
     """The gate it was checked against: bits, greedy, or None."""
     failure: str = ""
@@ -161,7 +161,8 @@ def served(
         taint=turn.taint,
         extends=request.extends,
         followup=request.extends is not None,
-        end_resume=turn.source.endswith("end") and turn.cached == saw.end_before,
+        # Another conversation's copy of the same rows serves as well.
+        end_resume=saw.end_before is not None and turn.cached >= saw.end_before,
         checked=None if saw.checked is None else saw.checked.name.lower(),
         failure=saw.failure,
         held_rows=turn.held_bytes["rows"],

@@ -369,6 +369,18 @@ def test_a_failed_forward_loses_the_rows_left_in_place(model: str) -> None:
     street.says("a")
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_side_request_that_goes_on_from_a_conversation_leaves_it_one(model: str) -> None:
+    """It is asked with the whole conversation before it, and another session comes next."""
+    street = Street(model, **PLENTY)
+    street.says("a", more=6 * GRID)
+    street.says("a", more=30, kind="followups")
+    end = street.on.stack.end
+    street.says("b", more=6 * GRID)
+    row = street.says("a", more=30)
+    assert (row.source, row.cached) == ("park.end", end)
+
+
 # canaries
 
 
