@@ -25,6 +25,8 @@ class Park:
         self._meeting = meeting
         self.entries: list[Parked] = []
         self._turn = 0
+        self._covered = 0
+        """How far the sequence in place was last seen to grow in this turn."""
 
     # the tier's questions and answers
 
@@ -81,6 +83,9 @@ class Park:
     def cover(self, size: int) -> None:
         """A sequence grows to `size` rows: copy what others still have in place up to there."""
         reach = self._reach(size)
+        if reach == self._covered:
+            return
+        self._covered = reach
         if any(entry.uncovered(reach) for entry in self.entries):
             self._make_room(reach, None, None, reach)
             self._cover(reach)
@@ -111,6 +116,7 @@ class Park:
     def next_turn(self) -> None:
         """Entries grow older."""
         self._turn += 1
+        self._covered = 0
 
     def forget_session(self, session: str | None) -> None:
         """A compaction: the session's older conversation will not come back."""

@@ -5,16 +5,18 @@ a_i <= x and reads x - a_i tokens again (a_0 = 0: cold). An anchor that goes cos
 
     cost(i) = P(a_i <= x < a_{i+1}) * (a_i - a_{i-1})
 
-tokens a turn, and the one that costs least goes. P is a mixture of four densities over x, with p
-the end of the last prompt, s the end of the rows and h the end of the head (tools and system text):
+tokens a turn, and the one that costs least goes. P is a mixture over x, with p the end of the last
+prompt, s the end of the rows and h the end of the head (tools and system text):
 
     weight of the rest  f(x) = 1 / (x - p + answer_knee)  on [p, s): inside or after the last answer
     before              f(x) = 1 / (p - x + before_knee)  on [0, p): an edit, likelier the later
-    head                uniform on [0, h): another conversation of the same client
+    head                uniform on [0, h): another client's, or one whose tools or folder differ
+    border              at h: a new conversation, or one that goes on from its summary
     whole               uniform on [0, s)
 
 The constants of `Partings` were chosen among some twenty by the tokens that the Weka traces and the
-bundled night read again as spark-27b. They matter little: within 0.2 % of the new tokens for each.
+bundled night read again as spark-27b. `head` and `border` matter most, by half a percent of the new
+tokens each; the others by a fifth.
 `moorage experiment anchor-rules --traces FOLDER` compares the rules.
 """
 
@@ -57,22 +59,25 @@ class Partings:
     """Rows past the prompt's end within which its answer's partings are about even."""
     before_knee: float = 10.0
     """The same before it."""
+    border: float = 0.03
+    """Weight of partings right at the head's end."""
 
     def __post_init__(self) -> None:
-        assert min(self.before, self.head, self.whole) >= 0 and self.answer >= -1e-9
+        weights = (self.before, self.head, self.whole, self.border)
+        assert min(weights) >= 0 and self.answer >= -1e-9
         assert self.answer_knee > 0 and self.before_knee > 0
 
     @property
     def answer(self) -> float:
         """Weight of partings in the last answer or at its end."""
-        return 1.0 - self.before - self.head - self.whole
+        return 1.0 - self.before - self.head - self.whole - self.border
 
     def below(self, x: int, layout: Layout) -> float:
         """Probability that the next prompt parts below row `x`; 1 from the rows' end on."""
         prompt, stop = layout.prompt, max(layout.stop, layout.prompt, 1)
         if x >= stop:
             return 1.0
-        total = self.whole * x / stop
+        total = self.whole * x / stop + self.border * (x > layout.system)
         total += self.head * (min(1.0, x / layout.system) if layout.system else x / stop)
         if x >= prompt:
             knee = self.answer_knee

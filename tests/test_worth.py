@@ -36,7 +36,9 @@ def masses(layout: Layout, partings: Partings) -> npt.NDArray[np.float64]:
         (partings.whole, np.ones_like(x)),
     ]
     total = sum(weight * density / density.sum() for weight, density in parts)
-    return np.asarray(total).reshape(s, STEPS).sum(1)
+    rows = np.asarray(total).reshape(s, STEPS).sum(1)
+    rows[h] += partings.border
+    return rows
 
 
 def reread(lines: Sequence[int], layout: Layout, partings: Partings) -> float:
@@ -65,10 +67,8 @@ def cases(count: int) -> list[tuple[list[int], Layout, Partings]]:
         stop = int(rng.integers(60, 240))
         prompt = int(rng.integers(30, stop))
         layout = Layout(int(rng.integers(0, prompt)), prompt, stop)
-        weights = rng.dirichlet([2, 1, 1, 1])[1:]
-        partings = Partings(
-            *(float(w) for w in weights), *(float(k) for k in rng.uniform(1, 40, 2))
-        )
+        weights = rng.dirichlet([2, 1, 1, 1, 1])[1:].tolist()
+        partings = Partings(*weights[:3], *rng.uniform(1, 40, 2).tolist(), border=weights[3])
         lines = sorted(int(a) for a in rng.choice(np.arange(1, stop + 1), 9, replace=False))
         made.append((lines, layout, partings))
     return made
