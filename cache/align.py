@@ -166,7 +166,8 @@ class _Walk:
         """The copy's segment is not the rows': how far the answer was kept, if it was cut."""
         ours, theirs = self._ids[place:stop], self._sent.ids[at:edge]
         shared = common_prefix(ours, theirs)
-        if shared == len(ours) and stop == len(self._ids) and not self._answer.whole:
+        if shared == len(ours) and stop == len(self._ids):
+            # The copy goes on: an answer's last token was never forwarded, or its rows were cut.
             return _Step(self._answer.stop, at + shared, whole=True)
         if not self._text or self._is_thinking(place):
             return None

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import GRID, MODELS, box, engine, joined, serve, tokens, verifier
+from support import GRID, MODELS, box, engine, forced, joined, judge, serve, tokens, verifier
 
 from cache.account import Account, Answer
 from cache.align import Alignment
 from cache.journal import TurnRow
 from cache.meet import Meeting
 from cache.types import Ask, Ids, Met, Valued
-from engine.turn import Box
+from engine.monitor import Budget, Monitor
+from engine.turn import Box, Prompt, Ready, Tokens, turn
 from replay.pieces import TracePieces
 from replay.verify import Verdict
 
@@ -171,6 +172,34 @@ def test_a_call_written_anew_resumes_at_the_end(model: str) -> None:
     assert on.stack.plan(same).line.tokens == end
     for other in (Ask(copy), Ask(copy, valued=(Valued(at, at + 27, "other"),))):
         assert on.stack.plan(other).line.tokens <= at + 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_thinking_over_its_budget_resumes_at_the_end(model: str, drops: bool) -> None:
+    """The monitor closes it with a phrase that the client never sees."""
+    on = box(engine(model), meeting=ALIGNED)
+    check = verifier(on.engine)
+    ids = joined(text(2 * GRID + 9, 1), OPEN)
+    phrase = text(6, 2)
+    end: int | None = None
+    for number in range(3):
+        budget = Budget(thinking_max=25, end_id=int(CLOSE[0]), phrase=tuple(phrase.tolist()))
+        rule = Monitor(forced(text(80, 5 + number)), budget)
+        answer: list[int] = []
+        for event in turn(on, Prompt(ids, "a"), rule, limit=60, read=rule.read):
+            if isinstance(event, Ready):
+                verdict = judge(on, event.ids, event.logits, check)
+                assert verdict.ok or model not in EXACT
+            elif isinstance(event, Tokens):
+                answer += event.ids
+        row = on.journal.rows[-1]
+        assert end is None or (row.source, row.cached) == ("end", end)
+        assert row.prompt - row.asked == number * (6 + (25 if drops else 0))
+        written, end = np.array(answer, np.int32), on.stack.end
+        assert np.array_equal(written[25:32], joined(phrase, CLOSE))
+        shown = written[31:] if drops else joined(written[:25], written[31:])
+        ids = joined(ids, shown, END, text(40, 30 + number), OPEN)
 
 
 # canaries
