@@ -33,6 +33,9 @@ class StackConfig:
     keeps_end: bool = True
     checkpoint_tokens: int = 512
     """Tokens of an answer from one checkpoint to the next; 0 takes none."""
+    answer_room: int = 8_192
+    """Rows that a prompt which alignment made longer leaves for its answer, or as many as the
+    answer may have, if those are fewer, or as the client's own copy would leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +95,18 @@ class Stack:
         met = self._meeting(account, ask)
         asked = (self.resident.offer(met), self.park.offer(ask))
         offers = tuple(offer for offer in asked if offer is not None)
-        fitting = [o for o in offers if len(o.met.served) < self._model.window]
+        fitting = [o for o in offers if self._fits(len(o.met.served), ask)]
         # At equal cost what is in place already comes first.
         best = min(fitting, key=lambda o: (o.forwarded, o.tier != Resident.name), default=None)
         served = best.met.served if best else ask.ids
         guest = self.visits.may_enter(served, best)
         return Plan(ask, met, offers, best, guest, self._reason(met, best))
+
+    def _fits(self, size: int, ask: Ask) -> bool:
+        """Whether a prompt served as `size` tokens leaves room for its answer."""
+        window = self._model.window
+        room = min(ask.answer_max, self.config.answer_room, window - len(ask.ids))
+        return size < window and size + room <= window
 
     def _reason(self, met: Met, best: Offer | None) -> Reason:
         """Why the best line is no higher, in the sequence that it belongs to."""

@@ -43,10 +43,9 @@ class Slots:
         for box in self:
             box.stack.leave()
         main = self.main.stack.plan(ask)
+        sides = [(box.stack.plan(ask), -order, box) for order, box in enumerate(self._sides)]
         fitting = [
-            (box.stack.plan(ask), -order, box)
-            for order, box in enumerate(self._sides)
-            if len(ask.ids) + ask.answer_max < box.engine.window
+            side for side in sides if len(side[0].served) + ask.answer_max < side[2].engine.window
         ]
         if not fitting:
             return self.main

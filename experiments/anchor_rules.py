@@ -30,9 +30,9 @@ EDITS = (0.95, 0.35, 0.65, 0.05, 0.85, 0.25, 0.55, 0.15, 0.75, 0.45)
 """Where, as shares of it, in the order they come."""
 
 
-def run(board: Profile, names: Sequence[str]) -> list[Figure]:
+def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Figure]:
     """Re-read per new token under each rule, by trace and by half of a pack, with the causes."""
-    packs = {name: traces_of([name], False, Console(stderr=True))[0] for name in names}
+    packs = {name: traces_of([name], skip_bad, Console(stderr=True))[0] for name in names}
     figures = []
     for rule in ANCHOR_RULES:
         changed = replace(board, anchor_rule=rule)

@@ -39,6 +39,8 @@ def run_experiment(
         _print_list(as_json)
         return 0
     experiment, board = find(name), board_of(profile, settings)
+    if out is not None and out.exists() and not out.is_dir():
+        raise BadInput(str(out), None, "is in the way of the folder to write")
     try:
         figures = experiment.run(board, traces, skip_bad)
         data = {"name": name, "figures": as_data(figures)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from experiments.figure import Curve, Figure
 from experiments.traffic import GIB, MIB, Traffic, fresh, sweep, whole
+from replay.bad import BadInput
 from replay.ledger import LedgerRow
 from sim.profile import Profile
 
@@ -38,9 +39,10 @@ def served(board: Profile, answer: int, conversation: int = CONVERSATION) -> lis
 
 
 def stashed_bytes(board: Profile, answer: int) -> int:
-    """What was copied for a guest by the end of its answer."""
+    """What was copied for a guest by the end of its answer; raises BadInput where it is none."""
     guest = served(board, answer)[1]
-    assert guest.guest, "the question was no guest"
+    if not guest.guest:
+        raise BadInput("--set", None, f"a question of {QUESTION} tokens is no guest on this board")
     return guest.held_stash
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from cache.parked import ParkConfig
 from cache.stack import Stack, StackConfig
+from replay.bad import BadInput
 from replay.driver import Options, Replay
 from replay.ledger import LedgerRow
 from replay.models import stack_config
@@ -107,6 +108,10 @@ class Traffic:
         rows = []
         with progress("replaying", total, unit="tokens") as advance:
             for row in replay:
+                if row.over_window:
+                    size, window = self.requests[row.number].prompt_tokens, board.window
+                    text = f"a request of {size:,} tokens does not fit the window of {window:,}"
+                    raise BadInput("--set", None, text)
                 held(row)
                 if watch is not None:
                     watch(row, box.stack)

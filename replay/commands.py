@@ -132,9 +132,13 @@ def board_of(name: str, settings: Sequence[str]) -> Profile:
             raise BadInput("--set", None, f"{setting!r} is not KEY=VALUE")
         pairs[key] = value
     try:
-        return with_settings(load(name), pairs)
+        board = load(name)
     except ValueError as error:
         raise BadInput("--profile", None, str(error)) from None
+    try:
+        return with_settings(board, pairs)
+    except ValueError as error:
+        raise BadInput("--set", None, str(error)) from None
 
 
 def traces_of(

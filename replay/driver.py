@@ -177,7 +177,7 @@ class Replay:
             request.kind,
             parts.tools,
             parts.system,
-            # What was recorded must fit, whatever the request asked for.
+            # What was recorded must fit a side slot, whatever the request asked for.
             max(asked, request.output_tokens),
             tokens.prompt_values(request.number),
         )

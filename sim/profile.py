@@ -75,8 +75,11 @@ class Profile:
         for name in (*room, "checkpoint_tokens", "drafts", "side_slots", "answer_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} must be at most {most:,}")
         if self.alignment not in ALIGNMENTS:
-            raise ValueError(f"alignment is none of {', '.join(ALIGNMENTS)}")
+            raise ValueError(f"alignment must be one of {', '.join(ALIGNMENTS)}")
         if self.anchor_rule not in ANCHOR_RULES:
             raise ValueError(f"anchor_rule must be one of {', '.join(ANCHOR_RULES)}")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
@@ -88,6 +91,25 @@ class Profile:
 
 ALIGNMENTS = ("off", "spans", "full")
 """Nothing; what the server put in and the whitespace beside it; all that clients do to answers."""
+
+MOST = {
+    "vocab": 2**24,
+    "grid": 2**24,
+    "window": 2**24,
+    "side_window": 2**24,
+    "side_slots": 64,
+    "drafts": 64,
+    "row_bytes": 2**32,
+    "anchor_bytes": 2**40,
+    "resident_bytes": 2**50,
+    "park_bytes": 2**50,
+    "pin_bytes": 2**50,
+    "stash_bytes": 2**50,
+    "guest_tokens": 2**24,
+    "checkpoint_tokens": 2**24,
+    "answer_tokens": 2**24,
+}
+"""Beyond these no box is described, and the replay's own memory would not do."""
 
 SETTABLE = {
     "grid": int,

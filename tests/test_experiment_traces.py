@@ -193,6 +193,8 @@ def test_bad_lines_are_passed_over_when_asked(run: Run, tmp_path: Path) -> None:
         (("a-b-a", "--set", "grid"), "--set: 'grid' is not KEY=VALUE"),
         (("a-b-a", "--set", "grids=1"), "unknown setting 'grids'"),
         (("a-b-a", "--profile", "x"), "unknown profile 'x'"),
+        (("a-b-a", "--set", "window=50000"), "does not fit the window of 50,000"),
+        (("guest-sizes", "--set", "stash_bytes=0"), "is no guest on this board"),
         (("end-resumes", "--traces", "/no/such"), "/no/such"),
         (("a-b-a", "--out", "/proc/no"), "/proc/no: cannot write there"),
     ],

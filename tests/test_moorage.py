@@ -105,7 +105,7 @@ def test_a_failed_gate_is_exit_1_and_named(
     monkeypatch.setattr(resident, "write_sections", lambda state, tensors: None)
     code, out, _ = run("replay", night, *SMALL)
     assert code == 1
-    assert "bits gate: " in out
+    assert " gate: row " in out
 
 
 def test_doctor_and_show(run: Run, night: Path) -> None:

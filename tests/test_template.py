@@ -474,3 +474,21 @@ def test_a_reply_knows_whether_it_ended() -> None:
     assert Reply((Say("content", "a"), Say("content", "b"))).message == Message(
         "assistant", (Say("content", "ab"),)
     )
+
+
+@pytest.mark.parametrize("depth", [200, 500, 900, *range(960, 1_000, 4), 5_000])
+def test_arguments_nested_to_any_depth_are_taken(depth: int) -> None:
+    """What can be read but not written again is kept as its text."""
+    deep = '{"a": ' + "[" * depth + "]" * depth + "}"
+    for as_written in (False, True):
+        read = parameters(deep, as_written=as_written)
+        assert [name for name, _ in read.whole] == ["a"] or read.cut_name == "a"
+    assert Call("f", deep).value is None or depth < 1_000
+
+
+def test_a_tool_nested_too_deep_is_refused() -> None:
+    tool: dict[str, Any] = {}
+    for _ in range(5_000):
+        tool = {"a": tool}
+    with pytest.raises(ChatError, match="nested too deep"):
+        tools_of([tool])

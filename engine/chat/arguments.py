@@ -46,13 +46,13 @@ def parameters(arguments: str | Mapping[str, Any], *, as_written: bool = False) 
         return Parameters()
     try:
         value = _DECODER.decode(arguments)
+        if not isinstance(value, dict):
+            return Parameters(rest=arguments, complete=False)
+        if as_written:
+            return Parameters(tuple(_members(arguments)))
+        return Parameters(tuple((key, value_text(item)) for key, item in value.items()))
     except (ValueError, RecursionError):
         return _partial(arguments)
-    if not isinstance(value, dict):
-        return Parameters(rest=arguments, complete=False)
-    if as_written:
-        return Parameters(tuple(_members(arguments)))
-    return Parameters(tuple((key, value_text(item)) for key, item in value.items()))
 
 
 def _members(text: str) -> Iterator[tuple[str, str]]:
@@ -138,10 +138,11 @@ def _partial(text: str) -> Parameters:
             break
         at = _skip(text, at + 1)
         try:
-            value, at = _DECODER.raw_decode(text, at)
+            value, stop = _DECODER.raw_decode(text, at)
+            whole.append((name, value_text(value)))
         except (ValueError, RecursionError):
             return Parameters(tuple(whole), name, _partial_value(text[at:]), complete=False)
-        whole.append((name, value_text(value)))
+        at = stop
     return Parameters(tuple(whole), complete=False)
 
 

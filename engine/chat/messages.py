@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from engine.chat.arguments import Parameters, canonical, parameters
+from engine.chat.arguments import Parameters, canonical, parameters, value_text
 
 FINISHED = frozenset({"stop", "tool_calls", "function_call", "content_filter"})
 """Finish reasons after which the model has written its end token; `length` is none."""
@@ -167,6 +167,11 @@ def tools_of(tools: Any) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise ChatError("tools are not a list of objects")
+    try:
+        for tool in tools:
+            value_text(tool)
+    except RecursionError:
+        raise ChatError("a tool's description is nested too deep") from None
     return tuple(tools)
 
 

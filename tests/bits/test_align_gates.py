@@ -202,6 +202,22 @@ def test_a_thinking_over_its_budget_resumes_at_the_end(model: str, drops: bool) 
         ids = joined(ids, shown, END, text(40, 30 + number), OPEN)
 
 
+@pytest.mark.parametrize("limit", [60, 120])
+def test_what_is_put_in_leaves_room_for_the_answer(limit: int) -> None:
+    """A thought is put back only if the answer still fits as it would after the client's copy."""
+    window = 6 * GRID
+    on = box(engine("witness", window=window), meeting=ALIGNED)
+    ids, thought = joined(text(3 * GRID, 1), OPEN), text(2 * GRID - 30, 2)
+    said = Answer(len(thought) + 1)
+    serve(on, ids, joined(thought, CLOSE, text(9, 3), END), read=lambda answer: said)
+    copy = joined(ids, CLOSE, text(9, 3), END)
+    plan = on.stack.plan(Ask(copy, answer_max=limit))
+    room = window - len(copy) - len(thought)
+    assert 60 < room < 120
+    assert (plan.line.kind == "end") == (limit < room)
+    assert len(plan.served) == len(copy) + (len(thought) if limit < room else 0)
+
+
 # canaries
 
 
