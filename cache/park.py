@@ -24,9 +24,7 @@ class Park:
         self._model = model
         self._meeting = meeting
         self.entries: list[Parked] = []
-        self._turn = 0
-        self._covered = 0
-        """How far the sequence in place was last seen to grow in this turn."""
+        self._turn = self._covered = 0
 
     # the tier's questions and answers
 
@@ -82,17 +80,14 @@ class Park:
 
     def cover(self, size: int) -> None:
         """A sequence grows to `size` rows: copy what others still have in place up to there."""
-        reach = self._reach(size)
-        if reach == self._covered:
-            return
+        reach, before = self._reach(size), self._covered
         self._covered = reach
-        if any(entry.uncovered(reach) for entry in self.entries):
+        if reach != before and any(entry.uncovered(reach) for entry in self.entries):
             self._make_room(reach, None, None, reach)
             self._cover(reach)
 
     def admit(self, account: Account, base: int) -> Outcome:
-        """Keep a guest that goes: its rows from `base` on are in place, and what is below them is
-        the rows' in place as well. Entries that are worth less make room."""
+        """Keep a guest that goes, if it is worth it; rows from `base` on are its own."""
         base = self._floor(base)
         copied = account.aside(account.valid, account.anchors.lines)
         guest = Parked("park", copied, base, [], self._turn, high=copied.valid)
@@ -105,11 +100,11 @@ class Park:
                 return Outcome(False, "the others are worth more")
             self._give_up(lowest)
         state = self._model.cache_state()
-        for start, stop in block_spans(base, guest.top, self._config.block_rows):
-            block = try_copy(state, start, stop)
-            if block is None:
-                return Outcome(False, "no room for a copy")
-            guest.blocks.append(block)
+        spans = block_spans(base, guest.top, self._config.block_rows)
+        blocks = [try_copy(state, start, stop) for start, stop in spans]
+        if None in blocks:
+            return Outcome(False, "no room for a copy")
+        guest.blocks = [block for block in blocks if block is not None]
         self.entries.append(guest)
         return Outcome(True)
 
@@ -209,8 +204,7 @@ class Park:
     def _stand_on(self, entry: Parked, saved: list[RowBlock], start: int) -> None:
         """Give an entry the rows below its base that are about to go."""
         below = [block for block in saved if block.start < entry.base]
-        covered = below[-1].stop if below else start
-        if covered < entry.base:
+        if (below[-1].stop if below else start) < entry.base:
             entry.cut(0)
             return
         # A block that reaches over the base holds another conversation's rows past it.

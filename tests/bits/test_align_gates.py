@@ -210,7 +210,7 @@ def test_what_is_put_in_leaves_room_for_the_answer(limit: int) -> None:
     ids, thought = joined(text(3 * GRID, 1), OPEN), text(2 * GRID - 30, 2)
     said = Answer(len(thought) + 1)
     serve(on, ids, joined(thought, CLOSE, text(9, 3), END), read=lambda answer: said)
-    copy = joined(ids, CLOSE, text(9, 3), END)
+    copy = joined(ids, CLOSE, text(9, 3), END, text(5, 4))
     plan = on.stack.plan(Ask(copy, answer_max=limit))
     room = window - len(copy) - len(thought)
     assert 60 < room < 120
