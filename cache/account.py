@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cache.anchors import AnchorConfig, Anchors, Tensors
-from cache.types import Gate, Generation, Ids, Line, Region, Valued
+from cache.types import Ask, Gate, Generation, Ids, Line, Region, Valued, common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,24 @@ class Answer:
         return replace(whole.up_to(stop), whole=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A copy whose first `at` tokens were found to stand for the first `row` rows."""
+
+    copy: Ids
+    valued: tuple[Valued, ...]
+    row: int
+    at: int
+
+    def begins(self, ask: Ask) -> bool:
+        """Whether another copy starts with the same tokens, which say the same.
+
+        The token after them counts: whether whitespace stands at an answer's end hangs on it.
+        """
+        same = common_prefix(self.copy[: self.at + 1], ask.ids) == self.at + 1
+        return same and self.valued == tuple(v for v in ask.valued if v.stop <= self.at)
+
+
 @dataclass(slots=True)
 class Account:
     """What is known of a sequence's rows.
@@ -69,6 +87,8 @@ class Account:
     coming: list[Generation] = field(default_factory=list)
     """Answers of which rows are read again, ascending; known again when all their rows are."""
     end: End | None = None
+    known: Known | None = None
+    """How far the last copy went that was aligned: the next one mostly begins like it."""
 
     @classmethod
     def empty(cls, window: int, config: AnchorConfig) -> Account:
@@ -118,6 +138,8 @@ class Account:
         assert length <= self.valid
         self.valid = length
         self.coming.clear()
+        if self.known is not None and self.known.row > length:
+            self.known = None
         self.anchors.cut(length)
         self.prompt = min(self.prompt, length)
         if self.end is not None and self.end.tokens > length:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cache.account import Account
+from cache.account import Account, Known
 from cache.pieces import Pieces
 from cache.types import Ask, Generation, Ids, Met, common_prefix
 
@@ -42,9 +42,13 @@ class Alignment:
     def __call__(self, account: Account, ask: Ask) -> Met:
         """How far the ask goes on with the account's rows."""
         rows, copy = account.ids, ask.ids
-        row = at = common_prefix(rows, copy)
+        row = at = low = 0
+        known = account.known if account.known and account.known.begins(ask) else None
+        if known is not None:
+            row, at = known.row, known.at
+        shared = common_prefix(rows[row:], copy[at:])
+        row, at = row + shared, at + shared
         sent: _Copy | None = None
-        low = 0
         for answer in account.generations:
             if answer.stop <= row:
                 low = answer.stop
@@ -60,10 +64,12 @@ class Alignment:
             row, at, low = step.row, step.at, answer.stop
             if not step.whole:
                 break
+            valued = tuple(span for span in ask.valued if span.stop <= at)
+            known = account.known = Known(copy, valued, row, at)
             shared = common_prefix(rows[row:], copy[at:])
             row, at = row + shared, at + shared
-        served = copy if sent is None else np.concatenate([rows[:row], copy[at:]])
-        return Met(row, at, served)
+        moved = sent is not None or known is not None
+        return Met(row, at, np.concatenate([rows[:row], copy[at:]]) if moved else copy)
 
     def _glue(self, rows: Ids, low: int, start: int) -> int:
         """Where the whitespace before an answer begins: it may be one token with the answer's."""

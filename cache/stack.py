@@ -34,8 +34,9 @@ class StackConfig:
     checkpoint_tokens: int = 512
     """Tokens of an answer from one checkpoint to the next; 0 takes none."""
     answer_room: int = 8_192
-    """Rows that a prompt which alignment made longer leaves for its answer, or as many as the
-    answer may have, if those are fewer, or as the client's own copy would leave."""
+    """Rows that a prompt which alignment made longer leaves for its answer; less where the answer
+    may have less, or where the client's own copy leaves less than it may have: then half of that.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,9 @@ class Stack:
     def _fits(self, size: int, ask: Ask) -> bool:
         """Whether a prompt served as `size` tokens leaves room for its answer."""
         window = self._model.window
-        room = min(ask.answer_max, self.config.answer_room, window - len(ask.ids))
-        return size < window and size + room <= window
+        left = window - len(ask.ids)
+        room = min(self.config.answer_room, ask.answer_max if left >= ask.answer_max else left // 2)
+        return size < window and size + max(room, min(ask.answer_min, left)) <= window
 
     def _reason(self, met: Met, best: Offer | None) -> Reason:
         """Why the best line is no higher, in the sequence that it belongs to."""

@@ -126,6 +126,8 @@ class Ask:
     kind: str = "turn"
     answer_max: int = 0
     """Rows its answer may take."""
+    answer_min: int = 0
+    """Rows its answer will take at least, where that is known."""
     valued: tuple[Valued, ...] = field(default=(), repr=False)
     """Spans of the prompt that stand for values, ascending."""
 

@@ -32,11 +32,13 @@ class Prompt:
     """Tokens its answer may have."""
     valued: tuple[Valued, ...] = ()
     """Where its tool calls stand, with what they say."""
+    answer_min: int = 0
+    """Tokens its answer will have at least, where that is known."""
 
     @property
     def ask(self) -> Ask:
         """What the caches are asked."""
-        return Ask(self.ids, self.session, self.kind, self.answer_max, self.valued)
+        return Ask(self.ids, self.session, self.kind, self.answer_max, self.answer_min, self.valued)
 
 
 class Meter(Protocol):

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cache.account import Account, Answer
+import numpy as np
+
+from cache.account import Account, Answer, Known
 from cache.align import Alignment
 from cache.anchors import AnchorConfig
 from cache.meet import exactly
-from cache.types import Ask
+from cache.types import Ask, Met
 from engine.chat.messages import Call, Reply, Say, messages_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
@@ -29,7 +31,8 @@ ABOUT = "milliseconds to align a prompt of 100k tokens, and over a plain compari
 
 PROMPT_MIN = 100_000
 """Tokens of the client's copy."""
-WORDS_THOUGHT, WORDS_ANSWER, WORDS_ASKED = 150, 150, 700
+WORDS_THOUGHT, WORDS_ANSWER, WORDS_ASKED = 40, 30, 100
+"""Short turns, as in a tool loop: 200 answers in 100k tokens."""
 ROUNDS = 30
 
 
@@ -53,14 +56,12 @@ class _Chat:
         call = Call("read", f'{{"path": "{self._words(1)}", "limit": 10.0}}', "c")
         reply = Reply((Say("reasoning", thought), Say("content", text), call), "tool_calls")
         answer, account = self._template.answer_ids(reply), self.account
-        known, served = list(account.generations), self.alignment(account, self.ask).served
-        account.cut(0)
-        account.extend(served, len(served))
-        stop = len(served) + len(answer.ids) - 1
-        account.buffer[len(served) : stop] = answer.ids[:-1]
-        account.valid = stop
+        met = self.alignment(account, self.ask)
+        account.cut(met.rows)
+        start, rows = len(met.served), np.concatenate([met.served, answer.ids[:-1]])
+        account.extend(rows, len(rows))
         said = Answer(answer.think_end or 0, (), answer.valued)
-        account.generations = [*known, said.over(len(served), stop)]
+        account.generations.append(said.over(start, len(rows)))
         back = {"role": "assistant", "content": text}
         arguments = call.arguments.replace(" ", "").replace("10.0", "10")
         function = {"name": "read", "arguments": arguments if self._rewrites else call.arguments}
@@ -102,14 +103,21 @@ def measured(name: str, *, drops: bool, rewrites: bool, prompt_min: int) -> list
             grown = chat.grow()
             advance(grown - size)
             size = grown
-    account, ask = chat.account, chat.ask
-    met = chat.alignment(account, ask)
-    assert met.rows == account.valid, "the copy says the same as the rows"
+    account, ask, before = chat.account, chat.ask, chat.account.known
+
+    def aligned(known: Known | None) -> Met:
+        account.known = known
+        return chat.alignment(account, ask)
+
+    assert aligned(None).rows == aligned(before).rows == account.valid, "both say the same"
     plain = milliseconds(lambda: exactly(account, ask))
-    took = milliseconds(lambda: chat.alignment(account, ask))
+    again, whole = milliseconds(lambda: aligned(before)), milliseconds(lambda: aligned(None))
     note = f"{size:,} tokens, {len(account.generations)} answers"
     return [
-        Figure(f"{name}.align_ms", None, took, "ms", note),
+        Figure(f"{name}.next_ms", None, milliseconds(lambda: aligned(before)), "ms", note),
+        Figure(
+            f"{name}.whole_ms", None, milliseconds(lambda: aligned(None)), "ms", "no turn before"
+        ),
         Figure(f"{name}.plain_ms", None, plain, "ms", "stops at the first difference"),
     ]
 

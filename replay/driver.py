@@ -180,6 +180,7 @@ class Replay:
             # What was recorded must fit a side slot, whatever the request asked for.
             max(asked, request.output_tokens),
             tokens.prompt_values(request.number),
+            answer_min=request.output_tokens,
         )
 
     def _rule(self, arrival: Arrival, request: Request, output: Ids) -> Forced:

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.account import Account, Answer, End
+from cache.account import Account, Answer, End, Known
 from cache.anchors import Anchor, AnchorConfig
-from cache.types import Gate, Generation, Line, Region
+from cache.types import Ask, Gate, Generation, Line, Region, Valued
 
 COPY = (torch.zeros(1),)
 
@@ -109,3 +109,21 @@ def test_aside_is_another_account_over_the_same_copies() -> None:
 )
 def test_an_answer_over_the_rows_it_reached(stop: int, expected: Generation) -> None:
     assert Answer(thinking=4, hidden=((1, 2), (20, 5))).over(100, stop) == expected
+
+
+def test_what_is_known_of_a_copy_goes_with_its_rows_and_its_next_token() -> None:
+    copy = np.arange(20, dtype=np.int32)
+    known = Known(copy, (), row=30, at=10)
+    assert known.begins(Ask(copy)) and known.begins(Ask(copy[:11]))
+    other = copy.copy()
+    other[10] = 99
+    assert not known.begins(Ask(other)), "whitespace before it may have been the answer's"
+    assert not known.begins(Ask(copy[:10]))
+    assert not known.begins(Ask(copy, valued=(Valued(2, 5, "x"),)))
+    account = Account.empty(64, AnchorConfig())
+    account.extend(np.arange(40, dtype=np.int32), 40)
+    account.known = known
+    account.cut(30)
+    assert account.known is known
+    account.cut(29)
+    assert account.known is None

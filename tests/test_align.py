@@ -193,6 +193,18 @@ def test_several_turns_each_without_its_reasoning() -> None:
         assert read(prompt) == read(ask.ids)
 
 
+def test_a_copy_of_the_same_tokens_and_another_value_is_looked_at_again() -> None:
+    """A call of "10" for a call of 10.0, after a copy with 10 was found to say the same."""
+    talk = Talk()
+    talk.turn(ASKED, said("", THOUGHT, [("f", '{"a": 10.0}')]))
+    good, bad = ('{"a":10}', '{"a":"10"}')
+    copies = [rendered([*ASKED, sent_back("", "", [("f", a)]), user("So?")]) for a in (good, bad)]
+    assert np.array_equal(copies[0].ids, copies[1].ids)
+    assert whole(talk, FULL(talk.account, copies[0]))
+    assert not whole(talk, FULL(talk.account, copies[1]))
+    assert whole(talk, FULL(talk.account, copies[0]))
+
+
 def test_an_edit_of_an_early_answer_meets_up_to_it() -> None:
     talk = Talk()
     talk.turn(ASKED, said("One.", THOUGHT))
