@@ -114,10 +114,8 @@ def measured(name: str, *, drops: bool, rewrites: bool, prompt_min: int) -> list
     again, whole = milliseconds(lambda: aligned(before)), milliseconds(lambda: aligned(None))
     note = f"{size:,} tokens, {len(account.generations)} answers"
     return [
-        Figure(f"{name}.next_ms", None, milliseconds(lambda: aligned(before)), "ms", note),
-        Figure(
-            f"{name}.whole_ms", None, milliseconds(lambda: aligned(None)), "ms", "no turn before"
-        ),
+        Figure(f"{name}.next_ms", None, again, "ms", note),
+        Figure(f"{name}.whole_ms", None, whole, "ms", "as if no turn came before"),
         Figure(f"{name}.plain_ms", None, plain, "ms", "stops at the first difference"),
     ]
 
