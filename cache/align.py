@@ -49,6 +49,7 @@ class Alignment:
         shared = common_prefix(rows[row:], copy[at:])
         row, at = row + shared, at + shared
         sent: _Copy | None = None
+        whole: tuple[int, int] | None = None
         for answer in account.generations:
             if answer.stop <= row:
                 low = answer.stop
@@ -56,26 +57,31 @@ class Alignment:
             start = self._glue(rows, low, answer.start)
             if start > row or row == len(rows) or at == len(copy):
                 break
-            sent = sent or _Copy(ask, self._pieces)
-            walk = _Walk(self._pieces, rows, start, answer, sent, text=self._text)
+            if sent is None:
+                sent, held = _Copy(ask, self._pieces), _Structure(self._pieces, rows, start)
+            walk = _Walk(self._pieces, rows, start, answer, held, sent, text=self._text)
             step = walk.through(at - (row - start))
             if step is None or step.row <= row:
                 break
             row, at, low = step.row, step.at, answer.stop
             if not step.whole:
                 break
-            valued = tuple(span for span in ask.valued if span.stop <= at)
-            known = account.known = Known(copy, valued, row, at)
+            whole = row, at
             shared = common_prefix(rows[row:], copy[at:])
             row, at = row + shared, at + shared
+        if whole is not None:
+            valued = tuple(span for span in ask.valued if span.stop <= whole[1])
+            account.known = Known(copy, valued, *whole)
         moved = sent is not None or known is not None
         return Met(row, at, np.concatenate([rows[:row], copy[at:]]) if moved else copy)
 
     def _glue(self, rows: Ids, low: int, start: int) -> int:
         """Where the whitespace before an answer begins: it may be one token with the answer's."""
         low = max(low, start - _GLUE_MAX)
-        text = np.flatnonzero(~self._pieces.blank(rows[low:start]))
-        return low + int(text[-1]) + 1 if len(text) else low
+        blank = self._pieces.blank(rows[low:start]).tolist()
+        while blank and blank.pop():
+            start -= 1
+        return start
 
 
 class _Step(NamedTuple):
@@ -86,18 +92,35 @@ class _Step(NamedTuple):
     whole: bool
 
 
+class _Structure:
+    """Where the structure tokens of a sequence stand from a position on, found once."""
+
+    def __init__(self, pieces: Pieces, ids: Ids, start: int = 0) -> None:
+        found = pieces.structure(ids[start:]).nonzero()[0] + start
+        self._places: list[int] = found.tolist()
+
+    def between(self, start: int, stop: int) -> list[int]:
+        """Those in [start, stop), counted from `start`."""
+        low, high = bisect_left(self._places, start), bisect_left(self._places, stop)
+        return [place - start for place in self._places[low:high]]
+
+    def next(self, at: int, end: int) -> int:
+        """The first from `at` on, or `end`."""
+        place = bisect_left(self._places, at)
+        return self._places[place] if place < len(self._places) else end
+
+
 class _Copy:
     """A client's copy, with its structure found once."""
 
     def __init__(self, ask: Ask, pieces: Pieces) -> None:
         self.ids = ask.ids
         self.valued = {span.start: span for span in ask.valued}
-        self._structure: list[int] = pieces.structure(ask.ids).nonzero()[0].tolist()
+        self._structure = _Structure(pieces, ask.ids)
 
     def structure_from(self, at: int) -> int:
         """The next structure token, or the end."""
-        place = bisect_left(self._structure, at)
-        return self._structure[place] if place < len(self._structure) else len(self.ids)
+        return self._structure.next(at, len(self.ids))
 
 
 class _Walk:
@@ -109,6 +132,7 @@ class _Walk:
         rows: Ids,
         start: int,
         generation: Generation,
+        held: _Structure,
         sent: _Copy,
         *,
         text: bool,
@@ -117,8 +141,12 @@ class _Walk:
         self._start, self._answer = start, generation
         self._at = _visible(start, generation)
         """Rows of what the client saw, ascending."""
-        self._ids = rows[self._at]
-        self._structure: list[int] = pieces.structure(self._ids).nonzero()[0].tolist()
+        if generation.hidden:
+            self._ids = rows[self._at]
+            self._structure: list[int] = pieces.structure(self._ids).nonzero()[0].tolist()
+        else:
+            self._ids = rows[start : generation.stop]
+            self._structure = held.between(start, generation.stop)
         self._valued = {span.start: span for span in generation.valued}
 
     def through(self, at: int) -> _Step | None:
@@ -142,13 +170,15 @@ class _Walk:
         """Behind a structure token, or behind the span that begins there if its value is equal."""
         ours, theirs = self._valued.get(int(self._at[stop])), self._sent.valued.get(edge)
         if self._text and ours and theirs and ours.value == theirs.value:
-            return int(np.searchsorted(self._at, ours.stop)), theirs.stop
+            hidden = self._answer.hidden
+            place = int(np.searchsorted(self._at, ours.stop)) if hidden else ours.stop - self._start
+            return place, theirs.stop
         return stop + 1, edge + 1
 
     def _segment(self, place: int, stop: int, at: int, edge: int) -> int | None:
         """Where the copy goes on when the segments say the same."""
         ours, theirs = self._ids[place:stop], self._sent.ids[at:edge]
-        if len(ours) == len(theirs) and (ours == theirs).all():
+        if ours.tobytes() == theirs.tobytes():
             return edge
         last = stop == len(self._ids)
         if last and place == stop:

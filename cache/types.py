@@ -175,7 +175,7 @@ def common_prefix(a: Ids, b: Ids) -> int:
     """Number of leading tokens that are equal, compared element by element."""
     n = min(len(a), len(b))
     # Look at growing windows, so that an early parting costs little.
-    start, step = 0, 4096
+    start, step = 0, 512
     while start < n:
         stop = min(n, start + step)
         differ = np.flatnonzero(a[start:stop] != b[start:stop])
