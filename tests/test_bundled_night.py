@@ -84,5 +84,5 @@ def test_the_random_model_agrees_on_the_nights_beginning(night: Trace) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(5_400)
 def test_the_random_model_agrees_on_the_whole_night(night: Trace) -> None:
-    computed = agrees(night, verify=0.12)
+    computed = agrees(night, verify=0.15)
     assert (computed["checked"] == "bits").sum() >= 40
