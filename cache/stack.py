@@ -132,9 +132,8 @@ class Stack:
         assert self.visits.guest is None, "it must leave before the next is asked about"
         self.park.next_turn()
         resident, ask, line = self.resident, plan.ask, plan.line
-        coming = self._answers(plan)
-        entering = (ask, tools, system, plan.served, plan.best, coming)
-        if plan.guest and self.visits.enter(*entering):
+        served, coming = plan.served, self._answers(plan)
+        if plan.guest and self.visits.enter(ask, tools, system, served, plan.best, coming):
             return line
         keep = self._keep(plan)
         if plan.in_place.rows < resident.account.valid:

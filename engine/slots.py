@@ -39,6 +39,8 @@ class Slots:
 
     def choose(self, prompt: Prompt) -> Box:
         """The slot that serves this prompt; guests that were served have left before."""
+        if not self._sides:
+            return self.main
         ask = prompt.ask
         for box in self:
             box.stack.leave()

@@ -82,7 +82,7 @@ class Replay:
         )
         self._verifiers = {box.slot: verifier(box.engine) for box in self._slots}
         self._ideal = Ideal()
-        self._tokens: dict[int, Source] = {}
+        self._tokens: dict[int, TraceTokens] = {}
         """Tokens of the traces under way; a pack's would not all fit in memory."""
         self._ends: dict[tuple[int, int], int | None] = {}
         """End anchor's position after each served request."""
@@ -162,9 +162,11 @@ class Replay:
     def _tokens_of(self, arrival: Arrival) -> Source:
         index, options = arrival.trace, self._options
         trace = self._traces[index]
+        if self._live and trace.live is not None:
+            return trace.live
         if index not in self._tokens:
-            made = TraceTokens(trace, vocab=options.profile.vocab, seed=options.seed + index)
-            self._tokens[index] = trace.live if self._live and trace.live else made
+            seed = options.seed + index
+            self._tokens[index] = TraceTokens(trace, vocab=options.profile.vocab, seed=seed)
         return self._tokens[index]
 
     def _prompt(self, request: Request, tokens: Source) -> Prompt:

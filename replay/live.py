@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from cache.types import Ids, Valued
 from engine.chat.template import Answer, Rendered, Template
 from engine.chat.tokenizer import Tokenizer
@@ -33,10 +31,6 @@ class LiveTokens:
     def output(self, number: int) -> Ids:
         """Ids of a request's output, shape (output tokens,)."""
         return self._answered(number).ids
-
-    def sequence(self, number: int) -> Ids:
-        """Ids of both."""
-        return np.concatenate([self.prompt(number), self.output(number)])
 
     def prompt_values(self, number: int) -> tuple[Valued, ...]:
         """Spans of the prompt that stand for values."""

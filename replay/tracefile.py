@@ -236,26 +236,24 @@ def _parts(row: Fields, asked: int) -> Parts:
 
 
 def _values(row: Fields, held: int) -> tuple[tuple[int, int, int], ...]:
-    spans: list[tuple[int, int, int]] = []
-    end = 0
-    for given in row.items("values"):
-        if not isinstance(given, list) or len(given) != 3:
-            raise Malformed(f"a span of 'values' is not [start, length, value]: {shown(given)}")
-        start = whole(given[0], "a start in 'values', past the span before it,", end, held)
-        length = whole(given[1], "a length in 'values'", 1, held - start)
-        spans.append((start, length, whole(given[2], "a value in 'values'", 0)))
-        end = start + length
-    return tuple(spans)
+    return tuple(
+        (start, length, whole(value, "a value in 'values'", 0))
+        for start, length, value in _spans(row, "values", held, ("start", "length", "value"))
+    )
 
 
 def _hidden(row: Fields, written: int) -> tuple[tuple[int, int], ...]:
-    spans: list[tuple[int, int]] = []
+    spans = _spans(row, "hidden", written, ("start", "length"))
+    return tuple((start, length) for start, length in spans)
+
+
+def _spans(row: Fields, key: str, size: int, names: tuple[str, ...]) -> Iterator[list[Any]]:
+    """Spans within `size` tokens, each past the one before; what follows the length is unread."""
     end = 0
-    for value in row.items("hidden"):
-        if not isinstance(value, list) or len(value) != 2:
-            raise Malformed(f"a span of 'hidden' is not [start, length]: {shown(value)}")
-        start = whole(value[0], "a start in 'hidden', past the span before it,", end, written)
-        length = whole(value[1], "a length in 'hidden'", 1, written - start)
-        spans.append((start, length))
+    for given in row.items(key):
+        if not isinstance(given, list) or len(given) != len(names):
+            raise Malformed(f"a span of {key!r} is not [{', '.join(names)}]: {shown(given)}")
+        start = whole(given[0], f"a start in {key!r}, past the span before it,", end, size)
+        length = whole(given[1], f"a length in {key!r}", 1, size - start)
+        yield [start, length, *given[2:]]
         end = start + length
-    return tuple(spans)

@@ -20,7 +20,6 @@ from nights import Builder, small_night
 from experiments import end_resumes, three_users
 from experiments.command import number
 from experiments.traffic import GateFailed, refuse_failures
-from moorage import main
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
 from replay.tracefile import trace_lines, write_trace
@@ -41,18 +40,6 @@ SMALL = (
 )
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 @pytest.fixture

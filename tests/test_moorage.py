@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 from nights import small_night
 
-from moorage import main
 from replay import commands
 from replay.tracefile import trace_lines, write_trace
 
@@ -26,18 +25,6 @@ def night(tmp_path: Path) -> Path:
     path = tmp_path / "small.jsonl.zst"
     write_trace(small_night(1, 30), path)
     return path
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 Run = Callable[..., tuple[int, str, str]]

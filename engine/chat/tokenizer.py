@@ -73,10 +73,6 @@ class Tokenizer:
         """Text of `ids`, special tokens as their names; bytes that are no UTF-8 become U+FFFD."""
         return self.text(ids).decode("utf-8", "replace")
 
-    def token_bytes(self, id: int) -> bytes:
-        """The bytes that a token stands for; a special token's are its name's."""
-        return self._bytes[id]
-
     def text(self, ids: Ids) -> bytes:
         """The bytes of tokens, one after another."""
         table = self._bytes
