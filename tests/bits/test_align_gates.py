@@ -216,6 +216,14 @@ def test_what_is_put_in_leaves_room_for_the_answer(limit: int) -> None:
     assert 60 < room < 120
     assert (plan.line.kind == "end") == (limit < room)
     assert len(plan.served) == len(copy) + (len(thought) if limit < room else 0)
+    # Where the client's own copy leaves less than was asked for, half of that will do; unless the
+    # answer is known to be longer.
+    asked = Ask(copy, answer_max=window)
+    known = Ask(copy, answer_max=window, answer_min=room + 1)
+    assert room > (window - len(copy)) // 2 - len(thought)
+    assert on.stack.plan(known).line.kind != "end"
+    left = window - len(copy)
+    assert (on.stack.plan(asked).line.kind == "end") == (left // 2 <= room)
 
 
 # canaries

@@ -381,6 +381,15 @@ def test_a_side_request_that_goes_on_from_a_conversation_leaves_it_one(model: st
     assert (row.source, row.cached) == ("park.end", end)
 
 
+def test_nobody_parks_what_a_side_request_left() -> None:
+    street = Street("witness", **PLENTY)
+    street.sends(tokens(5 * GRID, 5), tokens(9, 6), "a", kind="title")
+    street.sends(tokens(5 * GRID, 7), tokens(9, 8), "b")
+    assert not street.on.stack.park.entries
+    street.sends(tokens(5 * GRID, 9), tokens(9, 10), "c")
+    assert [entry.account.session for entry in street.on.stack.park.entries] == ["b"]
+
+
 # canaries
 
 
