@@ -216,14 +216,18 @@ def test_what_is_put_in_leaves_room_for_the_answer(limit: int) -> None:
     assert 60 < room < 120
     assert (plan.line.kind == "end") == (limit < room)
     assert len(plan.served) == len(copy) + (len(thought) if limit < room else 0)
-    # Where the client's own copy leaves less than was asked for, half of that will do; unless the
-    # answer is known to be longer.
-    asked = Ask(copy, answer_max=window)
-    known = Ask(copy, answer_max=window, answer_min=room + 1)
-    assert room > (window - len(copy)) // 2 - len(thought)
-    assert on.stack.plan(known).line.kind != "end"
-    left = window - len(copy)
-    assert (on.stack.plan(asked).line.kind == "end") == (left // 2 <= room)
+
+
+@pytest.mark.parametrize("known", [0, 200])
+def test_an_answer_of_known_length_is_never_cut_by_what_is_put_in(known: int) -> None:
+    """The client asked for more than there is: half of the room will do, unless it is known."""
+    on = box(engine("witness", window=6 * GRID), meeting=ALIGNED)
+    ids, thought = joined(text(3 * GRID, 1), OPEN), text(GRID, 2)
+    said = Answer(len(thought) + 1)
+    serve(on, ids, joined(thought, CLOSE, text(9, 3), END), read=lambda answer: said)
+    copy = joined(ids, CLOSE, text(9, 3), END, text(5, 4))
+    plan = on.stack.plan(Ask(copy, answer_max=6 * GRID, answer_min=known))
+    assert (plan.line.kind == "end") == (known == 0)
 
 
 # canaries
