@@ -2,7 +2,9 @@
 
 Method: a made-up recording of a tool loop whose client writes every call's arguments anew and
 leaves the reasoning out. Its tokens are held to the template's; the replay of the recording and
-that of its scrubbed trace must know the same values. Covers replay.source and replay.live.
+that of its scrubbed trace must know the same values. A second one, of a chat whose answers come
+back stripped, has structure and blanks of its own around every answer: its scrubbed trace resumes
+as the recording does only if it names them. Covers replay.source and replay.live.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from cache.types import Valued
 from engine.chat.messages import messages_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from replay import scrub
 from replay.driver import Options, Replay
 from replay.ledger import LedgerRow
 from replay.readers.raw import read
@@ -108,6 +111,38 @@ def test_a_scrubbed_trace_resumes_as_the_recording_does(
     assert [(r.source, r.cached, r.prompt) for r in ours] == [
         (r.source, r.cached, r.prompt) for r in theirs
     ]
+
+
+def chat(path: Path) -> Path:
+    """A chat: no thought comes back, and answers without the blanks they begin with."""
+    lines, messages = [], [user("word " * 200)]
+    for turn in range(TURNS):
+        parts = [["reasoning", "I think. " * 9], ["content", f"\n\nYes, {turn} times."]]
+        lines.append(own(10.0 * turn, messages, parts, session="a"))
+        messages = [*messages, assistant(f"Yes, {turn} times."), user(f"Why {turn}? " * 30)]
+    return write(path, *lines)
+
+
+def scrubbed_as_the_recording(folder: Path) -> tuple[list[str], list[str]]:
+    """Where the requests of the chat resume, scrubbed and recorded."""
+    recorded = read(chat(folder / "chat.jsonl"))
+    write_trace(recorded, folder / "trace.jsonl")
+    both = (read_trace(folder / "trace.jsonl"), recorded)
+    scrubbed, live = ([row.source for row in served(trace, "full")] for trace in both)
+    return scrubbed, live
+
+
+def test_a_scrubbed_trace_names_the_structure_around_answers(tmp_path: Path) -> None:
+    scrubbed, live = scrubbed_as_the_recording(tmp_path)
+    assert scrubbed == live == ["cold"] + ["end"] * (TURNS - 1)
+
+
+def test_canary_structure_without_names_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub, "names", lambda tokenizer: np.full(tokenizer.vocab, -1, np.int64))
+    scrubbed, live = scrubbed_as_the_recording(tmp_path)
+    assert "end" not in scrubbed and live[1:] == ["end"] * (TURNS - 1)
 
 
 def test_values_come_along_with_the_runs_that_copy_them_whole() -> None:
