@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cache.keys import whole_keys
+
 Ids = npt.NDArray[np.int32]
-"""Token ids of a sequence, shape (n,)."""
+"""Token ids of a sequence, shape (n,); negative ones are key ids (cache/keys.py)."""
 
 
 class Gate(IntEnum):
@@ -172,7 +174,15 @@ class Outcome:
 
 
 def common_prefix(a: Ids, b: Ids) -> int:
-    """Number of leading tokens that are equal, compared element by element."""
+    """Leading tokens that two sequences have in common, compared element by element.
+
+    Content named by key ids is shared from KEY_ROWS of its rows on, or not at all.
+    """
+    return whole_keys(a, equal_ids(a, b))
+
+
+def equal_ids(a: Ids, b: Ids) -> int:
+    """Number of leading ids that are equal, whatever they stand for."""
     n = min(len(a), len(b))
     # Look at growing windows, so that an early parting costs little.
     start, step = 0, 512

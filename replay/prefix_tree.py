@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cache.types import Ids, common_prefix
+from cache.types import Ids, equal_ids
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class PrefixTree:
 
     def _same(self, edge: _Edge, ids: Ids, at: int) -> int:
         """Tokens of an edge that stand in `ids` from `at` on."""
-        return common_prefix(self._sequences[edge.src][edge.start : edge.stop], ids[at:])
+        return equal_ids(self._sequences[edge.src][edge.start : edge.stop], ids[at:])
 
     def _split(self, edge: _Edge, same: int) -> _Edge:
         """The first `same` tokens of an edge as one of their own, with the rest below it."""
