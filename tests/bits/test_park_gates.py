@@ -15,7 +15,7 @@ import pytest
 import torch
 from support import GRID, MODELS, box, engine, forced, joined, serve, tokens, verifier
 
-from cache import guest, park
+from cache import guest, park, visit
 from cache.anchors import Anchor
 from cache.journal import TurnRow
 from cache.parked import Parked
@@ -191,6 +191,30 @@ def test_two_short_conversations_share_a_head_and_not_a_thought(model: str) -> N
     row = street.says("x", more=30)
     assert row.guest and (row.source, row.cached) == ("park.end", end)
     assert street.says("y", more=30).source == "park.end"
+
+
+def below_a_base(model: str) -> tuple[Street, Ids]:
+    """B stands on more of A's rows than a guest shares; only A, in the pool, has a line so low."""
+    street = Street(model, anchors=4, guest_tokens=400, stash_rows=1_500, park_rows=6_000)
+    text = tokens(3 * GRID + 10, 3)
+    street.texts["a"] = street.texts["b"] = text
+    street.says("a", more=30)
+    street.says("b", more=14 * GRID)
+    (entry,) = street.on.stack.park.entries
+    assert entry.base == 3 * GRID and 2 * GRID in entry.account.anchors.lines
+    assert min(street.on.stack.resident.account.anchors.lines) > 3 * GRID
+    return street, joined(text[: 2 * GRID + 7], tokens(60, 9))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_guest_from_a_line_below_the_base_borrows_from_that_line(model: str) -> None:
+    """The rows from there to the base are the resident's too, and the guest writes over them."""
+    street, short = below_a_base(model)
+    end = street.on.stack.end
+    row = street.sends(short, tokens(9, 6), "t")
+    assert row.guest and (row.source, row.cached, row.gate) == ("park.grid", 2 * GRID, "bits")
+    row = street.says("b")
+    assert (row.source, row.cached) == ("end", end)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -421,6 +445,21 @@ def test_canary_a_stash_short_by_one_margin(model: str, monkeypatch: pytest.Monk
     serve(street.on, tokens(GRID - 1, 5), tokens(9, 6), session="a", kind="title")
     _, verdict = parted(street, 6 * GRID)
     assert not verdict.ok
+
+
+@pytest.mark.parametrize("model", EXACT)
+def test_canary_a_guest_that_borrows_from_the_entrys_base(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    street, short = below_a_base(model)
+    monkeypatch.setattr(visit, "_base", lambda best: best.entry.base)
+    serve(street.on, short, tokens(9, 6), session="t")
+    monkeypatch.undo()
+    ids = joined(street.texts["b"], tokens(20, 9))
+    row, verdict = serve(
+        street.on, ids, tokens(3, 8), check=street.check, session="b", check_accounts=False
+    )
+    assert row.source == "end" and verdict is not None and not verdict.ok
 
 
 @pytest.mark.parametrize("model", EXACT)
