@@ -1,4 +1,4 @@
-"""The four ports through which the caches touch the world: Model, Clock, Files, Jobs."""
+"""The ports through which the caches touch the world: Model, Clock, Files, Jobs, Memory."""
 
 from __future__ import annotations
 
@@ -119,3 +119,16 @@ class Jobs(Protocol):
 
     def drain(self) -> None:
         """Return when every job has ended; raises what a job raised."""
+
+
+class Memory(Protocol):
+    """The memory an engine holds, as its allocator counts it. Asking changes nothing."""
+
+    def allocated_bytes(self) -> int:
+        """All that is in use: weights, buffers, caches, a running prefill's workspace."""
+
+    def reserve_bytes(self) -> int:
+        """Freed blocks that the allocator keeps, to be used again without asking the driver."""
+
+    def give_back(self, keep_bytes: int) -> None:
+        """Freed blocks above `keep_bytes` go back to the driver; the device waits meanwhile."""

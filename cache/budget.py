@@ -1,0 +1,175 @@
+"""The memory budget: a ceiling between requests, a peak in a prefill, and who gives way first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cache.ports import Memory
+from cache.types import Cost
+from cache.workspace import Workspace
+
+LEVELS = ("encoded", "store", "anchors", "end", "stash", "park", "pin")
+"""What gives memory back, the cheapest to lose first. The order is the seed's."""
+RETRY_AFTER_S = 30
+"""What refuses a prompt is held by no cache: another sequence's work, which ends in tens of
+seconds, or the limits themselves, which somebody has to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The three limits; ValueError with one line that names the setting when they contradict."""
+
+    ceiling_bytes: int
+    """The engine between requests: allocated and the allocator's reserve."""
+    peak_bytes: int
+    """The engine during a prefill, the prefill's workspace among it."""
+    slack_bytes: int
+    """Freed blocks that the allocator may keep between requests."""
+
+    def __post_init__(self) -> None:
+        for name in ("ceiling_bytes", "peak_bytes", "slack_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.peak_bytes < self.ceiling_bytes:
+            raise ValueError("peak_bytes must not be below ceiling_bytes")
+        if self.slack_bytes >= self.ceiling_bytes:
+            raise ValueError("slack_bytes must be below ceiling_bytes")
+
+
+class Level(Protocol):
+    """A cache as the budget sees it."""
+
+    name: str
+    """One of LEVELS."""
+
+    def held_bytes(self) -> int:
+        """Bytes that `release` could give back now: what nothing is using. Changes nothing."""
+
+    def release(self, nbytes: int) -> int:
+        """Give back at least `nbytes`, or all it can; its cheapest first. Returns what it gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a prompt can't be read now; no cache has given anything for it."""
+
+    why: str
+    retry_after_s: int
+    need_bytes: int
+    """Workspace that the prefill is expected to take."""
+    have_bytes: int
+    """What the peak would leave it if every cache were given back; 0 when it is passed already."""
+
+
+class Budget:
+    """Holds an engine and its caches to their limits. It decides where prefills start, no more.
+
+    A cache asks before it copies (`grow`), a turn before it reads a prompt (`admit`). Freed blocks
+    stay in the allocator's reserve, so they go back to the driver as far as the room is needed.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        memory: Memory,
+        cost: Callable[[], Cost],
+        levels: Sequence[Level],
+    ) -> None:
+        names = [level.name for level in levels]
+        assert names == [name for name in LEVELS if name in names], f"not cheapest first: {names}"
+        self.limits = limits
+        self.workspace = Workspace(cost)
+        self.counters: Counter[str] = Counter()
+        """shed.LEVEL in bytes; declined.LEVEL and refused in times."""
+        self._memory = memory
+        self._levels = tuple(levels)
+        self._prefill_tokens = 0
+        """Where the prefill that is under way goes to."""
+
+    def grow(self, name: str, nbytes: int) -> bool:
+        """May this cache take `nbytes` more? Ask before the copy is made; False declines.
+
+        The reserve goes back first, then the cheaper caches give theirs, as far as needed; nobody
+        gives anything when that would not do.
+        """
+        assert name in LEVELS and nbytes >= 0, (name, nbytes)
+        rank = LEVELS.index(name)
+        cheaper = [level for level in self._levels if LEVELS.index(level.name) < rank]
+        limit = self.limits.ceiling_bytes - self.limits.slack_bytes
+        # What the rest of a prefill will take must stay free as well.
+        limit = min(limit, self.limits.peak_bytes - self.workspace.bytes(self._prefill_tokens))
+        if self._make_room(limit, nbytes, cheaper):
+            return True
+        self.counters[f"declined.{name}"] += 1
+        return False
+
+    def admit(self, tokens: int, line: int = 0) -> Refused | None:
+        """Make room for a prefill from `line` to `tokens`, before anything of it has started.
+
+        As little as needed is given back: the reserve, then the caches, the cheapest first. When
+        even all of them would not do, they stay as they are and the prompt is refused.
+        """
+        assert 0 <= line <= tokens
+        need = self.workspace.bytes(tokens) if line < tokens else 0
+        if self._make_room(self.limits.peak_bytes, need, self._levels):
+            self._prefill_tokens = tokens if need else 0
+            return None
+        self.counters["refused"] += 1
+        have = max(0, self.limits.peak_bytes - self._least_bytes(self._levels))
+        why = f"a prefill to {tokens:,} tokens takes {need:,} bytes, {have:,} could be had"
+        return Refused(why, RETRY_AFTER_S, need, have)
+
+    def prefilled(self, tokens: int, peak_allocated_bytes: int) -> None:
+        """A prefill has come to `tokens`: learn what it took.
+
+        `peak_allocated_bytes` is the most that was allocated at once since the chunk began. Call it
+        right after the chunk, before any cache takes or gives memory: what was allocated beside the
+        workspace is then what is allocated now.
+        """
+        took = peak_allocated_bytes - self._memory.allocated_bytes()
+        self.workspace.learn(tokens, took)
+        if tokens >= self._prefill_tokens:
+            self._prefill_tokens = 0
+
+    def after_request(self) -> None:
+        """Nothing is being served: what the reserve holds over the slack goes back to the driver.
+
+        Caches that were let grow under other limits give what is over the ceiling.
+        """
+        self._prefill_tokens = 0
+        limits, memory = self.limits, self._memory
+        self._make_room(limits.ceiling_bytes, 0, self._levels)
+        if memory.reserve_bytes() > limits.slack_bytes:
+            memory.give_back(limits.slack_bytes)
+
+    def _make_room(self, limit: int, more: int, levels: Sequence[Level]) -> bool:
+        """Whether `more` bytes fit under the limit; gives back what is needed, or nothing."""
+        if self._least_bytes(levels) + more > limit:
+            return False
+        self._reserve_back(limit, more)
+        for level in levels:
+            over = self._over(limit, more)
+            if over <= 0:
+                break
+            given = level.release(over)
+            self.counters[f"shed.{level.name}"] += given
+            # What it gave lies in the allocator's reserve now.
+            self._reserve_back(limit, more)
+        return self._over(limit, more) <= 0
+
+    def _reserve_back(self, limit: int, more: int) -> None:
+        over = self._over(limit, more)
+        reserve = self._memory.reserve_bytes()
+        if over > 0 and reserve:
+            self._memory.give_back(max(0, reserve - over))
+
+    def _over(self, limit: int, more: int) -> int:
+        return self._memory.allocated_bytes() + self._memory.reserve_bytes() + more - limit
+
+    def _least_bytes(self, levels: Sequence[Level]) -> int:
+        """What stays allocated when these levels have given all they can."""
+        held = sum(level.held_bytes() for level in levels)
+        return self._memory.allocated_bytes() - held
