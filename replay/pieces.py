@@ -23,7 +23,7 @@ class TracePieces:
     """A trace says which tokens are equal, and nothing of their text: each has one of its own."""
 
     def structure(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which tokens are special, shape (n,)."""
+        """Which tokens are special or a picture's rows (negative), shape (n,)."""
         return np.less(ids, SPECIALS_END)
 
     def blank(self, ids: Ids) -> npt.NDArray[np.bool_]:
@@ -32,6 +32,7 @@ class TracePieces:
 
     def text(self, ids: Ids) -> bytes:
         """The ids in digits that are letters, or blanks where they stand for whitespace."""
+        assert not len(ids) or ids.min() >= 0, "the rows of a picture hold no text"
         out = np.empty((len(ids), _DIGITS), np.uint8)
         blank = self.blank(ids)
         for digits, which in ((_BLANKS, blank), (_LETTERS, ~blank)):

@@ -8,6 +8,7 @@ bundled tokenizer is held to the same questions.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +58,14 @@ def test_the_tokenizer_answers_alike(text: str) -> None:
 
 
 TOKENIZER = Tokenizer()
+
+
+def test_a_pictures_rows_are_structure_and_have_no_text() -> None:
+    """Also those whose numbers, counted from the vocabulary's end, would be blanks or text."""
+    for pieces in (PIECES, TOKENIZER):
+        ids = as_ids([-1, -12, -13, -1_000, -VOCAB, -(1 << 31), 300])
+        assert pieces.structure(ids).tolist() == [True] * 6 + [False]
+        assert not pieces.blank(ids).any()
+        with pytest.raises(AssertionError, match="no text"):
+            pieces.text(ids[:1])
+        assert pieces.text(ids[:0]) == b""

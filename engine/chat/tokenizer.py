@@ -74,17 +74,22 @@ class Tokenizer:
         return self.text(ids).decode("utf-8", "replace")
 
     def text(self, ids: Ids) -> bytes:
-        """The bytes of tokens, one after another."""
+        """The bytes of tokens, one after another. Key ids have none."""
+        assert not len(ids) or ids.min() >= 0, "the rows of a picture hold no text"
         table = self._bytes
         return b"".join([table[i] for i in ids.tolist()])
 
     def blank(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which tokens are nothing but whitespace, shape (n,)."""
-        return np.equal(self.classes[ids], WHITESPACE)
+        return np.equal(self.kinds(ids), WHITESPACE)
 
     def structure(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which tokens stand for structure, shape (n,)."""
-        return np.equal(self.classes[ids], SPECIAL)
+        return np.equal(self.kinds(ids), SPECIAL)
+
+    def kinds(self, ids: Ids) -> npt.NDArray[np.uint8]:
+        """Class of each of `ids`, shape (n,); a picture's rows (negative) are structure."""
+        return np.where(ids < 0, np.uint8(SPECIAL), self.classes[np.maximum(ids, 0)])
 
     @cached_property
     def classes(self) -> npt.NDArray[np.uint8]:
