@@ -17,7 +17,10 @@ class Pieces(Protocol):
     """What token ids stand for. Changes nothing, and may be asked for any ids that were served."""
 
     def structure(self, ids: Ids) -> Flags:
-        """Tokens that only a template or the engine writes; no text becomes one."""
+        """Tokens that only a template or the engine writes; no text becomes one. Key ids are too.
+
+        A key id (negative) equals only itself, as a structure token does; nobody asks for its text.
+        """
 
     def blank(self, ids: Ids) -> Flags:
         """Tokens that are nothing but whitespace."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 
 from cache.types import CacheState, Cost, Ids, Manifest
+from engine.pictures.picture import Picture
+from engine.pictures.places import Place, places
 
 
 class Engine(ABC):
@@ -27,6 +30,9 @@ class Engine(ABC):
         self._settled = 0
         self._pending = 0
         self._block = 0
+        self.pictures: tuple[Picture, ...] = ()
+        """Of the prompt that is being read, in the order of their rows."""
+        self._places: tuple[Place, ...] = ()
 
     # the Model port
 
@@ -60,6 +66,7 @@ class Engine(ABC):
         assert 0 <= length <= self.window
         self._pending = self._block = 0
         self._settled = length
+        self.pictures = self._places = ()
         if length == 0:
             self._clear()
         self._rebuild(length)
@@ -77,6 +84,16 @@ class Engine(ABC):
         """What computes stored rows."""
 
     # forward
+
+    def look(self, ids: Ids, pictures: Sequence[Picture], line: int) -> None:
+        """The prompt `ids`, whose rows from `line` on are prefilled next, has these pictures.
+
+        Call it after `resume_at`, before the first prefill of a prompt with pictures; those below
+        `line` need no patches. Each run of negative ids must be the next picture's key ids.
+        """
+        assert line == self.length
+        self._places = places(ids, pictures)
+        self.pictures = tuple(pictures)
 
     def prefill(self, ids: Ids) -> torch.Tensor:
         """Forward one piece of a grid chunk; returns the last position's logits, shape (vocab,).

@@ -15,6 +15,7 @@ from cache.stack import Plan, Stack
 from cache.types import Ask, Ids, Line, Valued
 from engine.adapter import Engine
 from engine.decode import Rule, decode
+from engine.pictures.picture import Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Prompt:
     """Where its tool calls stand, with what they say."""
     answer_min: int = 0
     """Tokens its answer will have at least, where that is known."""
+    pictures: tuple[Picture, ...] = ()
+    """Its images, in the order of their rows: each run of negative ids is the next one's."""
 
     @property
     def ask(self) -> Ask:
@@ -154,6 +157,7 @@ def turn(
     at = Progress(begun_s, begun_s, line, line.tokens, stack.has_guest)
     try:
         yield Resumed(line, plan)
+        engine.look(ids, prompt.pictures, line.tokens)
         logits = torch.empty(0)
         while at.done < size:
             stop = min(size, (at.done // engine.grid + 1) * engine.grid)

@@ -57,6 +57,7 @@ class ColdVerifier:
     def check(self, ids: Ids, logits: torch.Tensor, gate: Gate, clean: int) -> Verdict:
         """All of it under the bit gate; else rows up to `clean`, and the logits nearly."""
         size, twin = len(ids), self._cold(len(ids))
+        twin.look(ids, self._engine.pictures, 0)
         expected = torch.empty(0)
         for start in range(0, size, twin.grid):
             expected = twin.prefill(ids[start : start + twin.grid])
