@@ -1,4 +1,4 @@
-"""The memory budget: a ceiling between requests, a peak in a prefill, and who gives way first."""
+"""The memory budget: a ceiling between requests, a peak during a prefill, who gives way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cache.ports import Memory
-from cache.types import Cost
+from cache.types import Cost, Limits
 from cache.workspace import Workspace
 
 LEVELS = ("encoded", "store", "anchors", "end", "stash", "park", "pin")
@@ -16,27 +16,6 @@ LEVELS = ("encoded", "store", "anchors", "end", "stash", "park", "pin")
 RETRY_AFTER_S = 30
 """What refuses a prompt is held by no cache: another sequence's work, which ends in tens of
 seconds, or the limits themselves, which somebody has to change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The three limits; ValueError with one line that names the setting when they contradict."""
-
-    ceiling_bytes: int
-    """The engine between requests: allocated and the allocator's reserve."""
-    peak_bytes: int
-    """The engine during a prefill, the prefill's workspace among it."""
-    slack_bytes: int
-    """Freed blocks that the allocator may keep between requests."""
-
-    def __post_init__(self) -> None:
-        for name in ("ceiling_bytes", "peak_bytes", "slack_bytes"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative")
-        if self.peak_bytes < self.ceiling_bytes:
-            raise ValueError("peak_bytes must not be below ceiling_bytes")
-        if self.slack_bytes >= self.ceiling_bytes:
-            raise ValueError("slack_bytes must be below ceiling_bytes")
 
 
 class Level(Protocol):
@@ -122,15 +101,20 @@ class Budget:
         why = f"a prefill to {tokens:,} tokens takes {need:,} bytes, {have:,} could be had"
         return Refused(why, RETRY_AFTER_S, need, have)
 
-    def prefilled(self, tokens: int, peak_allocated_bytes: int) -> None:
-        """A prefill has come to `tokens`: learn what it took.
+    def forwards(self) -> None:
+        """A chunk of the prefill is about to be forwarded: what it takes is measured from here."""
+        self._memory.mark()
 
-        `peak_allocated_bytes` is the most that was allocated at once since the chunk began. Call it
-        right after the chunk, before any cache takes or gives memory: what was allocated beside the
-        workspace is then what is allocated now.
+    def prefilled(self, tokens: int, peak_allocated_bytes: int | None = None) -> None:
+        """The chunk has brought the prefill to `tokens`: learn what it took.
+
+        `peak_allocated_bytes` is the most that was allocated at once since `forwards`; the memory
+        is asked when it is not given. Call it right after the forward, before any cache takes or
+        gives memory: all that was allocated beside the workspace is then what is allocated now.
         """
-        took = peak_allocated_bytes - self._memory.allocated_bytes()
-        self.workspace.learn(tokens, took)
+        if peak_allocated_bytes is None:
+            peak_allocated_bytes = self._memory.peak_bytes()
+        self.workspace.learn(tokens, peak_allocated_bytes - self._memory.allocated_bytes())
         if tokens >= self._prefill_tokens:
             self._prefill_tokens = 0
 

@@ -132,3 +132,9 @@ class Memory(Protocol):
 
     def give_back(self, keep_bytes: int) -> None:
         """Freed blocks above `keep_bytes` go back to the driver; the device waits meanwhile."""
+
+    def mark(self) -> None:
+        """`peak_bytes` starts anew from here."""
+
+    def peak_bytes(self) -> int:
+        """The most that was allocated at once since the mark."""

@@ -77,6 +77,27 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Memory limits of an engine with its caches; ValueError in one line that names the setting."""
+
+    ceiling_bytes: int
+    """The engine between requests: allocated and the allocator's reserve."""
+    peak_bytes: int
+    """The engine during a prefill, the prefill's workspace among it."""
+    slack_bytes: int
+    """Freed blocks that the allocator may keep between requests."""
+
+    def __post_init__(self) -> None:
+        for name in ("ceiling_bytes", "peak_bytes", "slack_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.peak_bytes < self.ceiling_bytes:
+            raise ValueError("peak_bytes must not be below ceiling_bytes")
+        if self.slack_bytes >= self.ceiling_bytes:
+            raise ValueError("slack_bytes must be below ceiling_bytes")
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """All that decides a stored row's bits, and nothing that only decides which rows exist."""
 

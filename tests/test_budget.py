@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from cache.budget import LEVELS, RETRY_AFTER_S, Budget, Limits, Refused
-from cache.types import Cost
+from cache.budget import LEVELS, RETRY_AFTER_S, Budget, Refused
+from cache.types import Cost, Limits
 
 COST = Cost(1, 1, workspace_floor_bytes=10, workspace_row_bytes=1)
 LIMITS = Limits(ceiling_bytes=100, peak_bytes=130, slack_bytes=10)
@@ -38,7 +38,7 @@ class Counted:
 
     def __init__(self, base: int, reserve: int = 0) -> None:
         self.base, self.reserve, self.shelves = base, reserve, list[Shelf]()
-        self.log: list[str] = []
+        self.most, self.log = 0, list[str]()
 
     def allocated_bytes(self) -> int:
         return self.base + sum(shelf.held_bytes() for shelf in self.shelves)
@@ -49,6 +49,12 @@ class Counted:
     def give_back(self, keep_bytes: int) -> None:
         self.log.append("reserve")
         self.reserve = min(self.reserve, keep_bytes)
+
+    def mark(self) -> None:
+        self.most = self.allocated_bytes()
+
+    def peak_bytes(self) -> int:
+        return self.most
 
 
 def budget(base: int, reserve: int = 0, **pieces: int) -> tuple[Budget, Counted, dict[str, Shelf]]:
