@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cache.types import Ids, Valued
-from engine.chat.template import Answer, Rendered, Template
+from engine.chat.rendered import Answer, Rendered
+from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
 from replay.readers.exchange import Exchange
 

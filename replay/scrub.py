@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cache.types import Valued
-from engine.chat.template import Template, moved
+from engine.chat.rendered import moved
+from engine.chat.template import Template
 from engine.chat.tokenizer import SPECIAL, WHITESPACE, Tokenizer
 from replay.bad import BadInput
 from replay.links import TURNS, Links

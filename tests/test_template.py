@@ -391,9 +391,21 @@ def test_deep_and_odd_arguments_are_read_or_kept_as_text() -> None:
         ([{"content": ""}], "message 0 has the unknown role 'None'"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}],
-            "message 0 has a content part of type 'image_url'",
+            "message 0, part 0: images are not read here",
         ),
-        ([{"role": "user", "content": ["x"]}], "message 0 has a content part of type 'None'"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}],
+            "message 0, part 1 is an image without a url",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": 7}}]}],
+            "message 0, part 0 is an image without a url",
+        ),
+        ([{"role": "user", "content": ["x"]}], "message 0, part 0 is of the unknown type 'None'"),
+        (
+            [{"role": "user", "content": [{"type": "input_audio"}]}],
+            "message 0, part 0 is of the unknown type 'input_audio'",
+        ),
         ([{"role": "user", "content": {"a": 1}}], "neither text nor parts"),
         ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "without a function name"),
         (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engine.chat.arguments import Parameters, canonical, parameters, value_text
+from engine.pictures.picture import Picture
 
 FINISHED = frozenset({"stop", "tool_calls", "function_call", "content_filter"})
 """Finish reasons after which the model has written its end token; `length` is none."""
@@ -76,12 +77,31 @@ class Call:
         return CallView(read.whole, None, read.rest, closed=True)
 
 
-Piece = Say | Call
+@dataclass(frozen=True, slots=True)
+class Show:
+    """An image. Two that show the same pixels are equal, whatever they were sent as."""
+
+    digest: bytes
+    picture: Picture = field(compare=False, repr=False)
+    """Without its patches: whoever wants them has the url."""
+    url: str = field(compare=False, repr=False)
+    kind: Literal["image"] = "image"
+
+
+Piece = Say | Call | Show
+
+See = Callable[[str], Show | str]
+"""What the image at a url is, or why it is refused."""
+
+
+def blind(url: str) -> str:
+    """Refuses every image."""
+    return "images are not read here"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; an assistant's pieces may hold calls, other roles' are content only."""
+    """One message; an assistant's pieces may hold calls, other roles' are content and images."""
 
     role: Role
     pieces: tuple[Piece, ...]
@@ -89,14 +109,23 @@ class Message:
     """An assistant message that is continued instead of closed; only a last one can be."""
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """The content texts, in order."""
-        return tuple(p.text for p in self.pieces if isinstance(p, Say) and p.kind == "content")
+    def contents(self) -> tuple[str | Show, ...]:
+        """The content texts and the images, in order."""
+        return tuple(
+            p if isinstance(p, Show) else p.text
+            for p in self.pieces
+            if isinstance(p, Show) or (isinstance(p, Say) and p.kind == "content")
+        )
 
     @property
     def content(self) -> str:
-        """All content."""
-        return "".join(self.texts)
+        """All content that is text."""
+        return "".join(text for text in self.contents if isinstance(text, str))
+
+    @property
+    def images(self) -> tuple[Show, ...]:
+        """The images, in order."""
+        return tuple(p for p in self.pieces if isinstance(p, Show))
 
     @property
     def reasoning(self) -> str:
@@ -141,7 +170,7 @@ def merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     out: list[Piece] = []
     for piece in pieces:
         last = out[-1] if out else None
-        if isinstance(piece, Call):
+        if not isinstance(piece, Say):
             out.append(piece)
         elif isinstance(last, Say) and last.kind == piece.kind:
             out[-1] = Say(piece.kind, last.text + piece.text)
@@ -150,15 +179,15 @@ def merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     return tuple(out)
 
 
-def messages_of(messages: Any) -> tuple[Message, ...]:
+def messages_of(messages: Any, see: See = blind) -> tuple[Message, ...]:
     """The `messages` of a chat completion request; raises ChatError.
 
-    Content is a string, nothing, or a list of text parts, which stay apart: a part that comes and
-    goes must not change how its neighbours tokenise.
+    Content is a string, nothing, or a list of parts, texts and images, which stay apart: a part
+    that comes and goes must not change how its neighbours tokenise. `see` reads the images.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise ChatError("messages are missing or empty")
-    return tuple(_message(message, number) for number, message in enumerate(messages))
+    return tuple(_message(message, number, see) for number, message in enumerate(messages))
 
 
 def tools_of(tools: Any) -> tuple[Mapping[str, Any], ...]:
@@ -175,7 +204,7 @@ def tools_of(tools: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(tools)
 
 
-def _message(message: Any, number: int) -> Message:
+def _message(message: Any, number: int, see: See) -> Message:
     if not isinstance(message, Mapping):
         raise ChatError(f"message {number} is not an object")
     role = ROLES.get(str(message.get("role")))
@@ -186,25 +215,36 @@ def _message(message: Any, number: int) -> Message:
         texts = (message.get(key) for key in REASONING_KEYS)
         reasoning = next((text for text in texts if isinstance(text, str) and text), "")
         pieces.append(Say("reasoning", reasoning))
-    pieces += [Say("content", text) for text in _texts(message.get("content"), number)]
+    pieces += _contents(message.get("content"), number, see)
     if role == "assistant":
         pieces += _calls(message.get("tool_calls"), number)
-    return Message(role, tuple(p for p in pieces if isinstance(p, Call) or p.text))
+    return Message(role, tuple(p for p in pieces if not isinstance(p, Say) or p.text))
 
 
-def _texts(content: Any, number: int) -> list[str]:
-    """A message's texts, a part each."""
+def _contents(content: Any, number: int, see: See) -> list[Say | Show]:
+    """A message's texts and images, a part each."""
     if content is None or isinstance(content, str):
-        return [content or ""]
+        return [Say("content", content or "")]
     if not isinstance(content, list):
         raise ChatError(f"message {number} has content that is neither text nor parts")
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise ChatError(f"message {number} has a content part of type {str(kind)!r}")
-        texts.append(part["text"])
-    return texts
+    return [_part(part, f"message {number}, part {at}", see) for at, part in enumerate(content)]
+
+
+def _part(part: Any, where: str, see: See) -> Say | Show:
+    """A part of a message's content; an image's url comes in an object or by itself."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return Say("content", part["text"])
+    if kind != "image_url":
+        raise ChatError(f"{where} is of the unknown type {str(kind)!r}")
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, Mapping) else given
+    if not isinstance(url, str):
+        raise ChatError(f"{where} is an image without a url")
+    shown = see(url)
+    if isinstance(shown, str):
+        raise ChatError(f"{where}: {shown}")
+    return shown
 
 
 def _calls(calls: Any, number: int) -> list[Call]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -15,13 +15,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from cache.types import Ids, Valued
 from engine.chat.arguments import value_text
-from engine.chat.messages import Call, Message, Reply, Say
+from engine.chat.messages import Call, Message, Reply, Say, Show
+from engine.chat.rendered import Answer, Rendered, Shown, moved
 from engine.chat.tokenizer import Tokenizer
 
 CACHE_BYTES = 256 << 20
 """Default bound on the texts and ids of encoded messages that are kept."""
 
 _SLOT = re.compile("\0([0-9]+)\0")
+_SHOWN = "<|vision_start|>{}<|vision_end|>"
+"""Template text around an image's rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +32,6 @@ class Part:
     """A mark in the template: what the tokens after it belong to."""
 
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A prompt. `system`, `tools` and `history` are its tokens by what they are, and add up."""
-
-    ids: Ids
-    system: int
-    tools: int
-    history: int
-    valued: tuple[Valued, ...] = ()
-    """Where its tool calls stand, with what they say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A recorded reply as the tokens an engine would have written after the prompt."""
-
-    ids: Ids
-    think_end: int | None
-    """Tokens up to and with the end of the thinking the answer begins with, all of them when it
-    was cut inside; None when it begins without a thought."""
-    valued: tuple[Valued, ...] = ()
-    """Where its tool calls stand, with what they say."""
 
 
 class Template:
@@ -100,15 +79,7 @@ class Template:
             first = message.role == "tool" and (before is None or before.role != "tool")
             last = message.role == "tool" and (after is None or after.role != "tool")
             blocks.append(self._block(_Key(message, first, last)))
-        ids = np.concatenate([block.ids for block in blocks])
-        system, tool_part = sum(b.system for b in blocks), sum(b.tools for b in blocks)
-        starts = np.cumsum([0, *(len(block.ids) for block in blocks)]).tolist()
-        valued = tuple(
-            span
-            for start, block in zip(starts, blocks, strict=False)
-            for span in moved(block.valued, start)
-        )
-        return Rendered(ids, system, tool_part, len(ids) - system - tool_part, valued)
+        return _joined(blocks)
 
     def answer_ids(self, reply: Reply, messages: Sequence[Message] = ()) -> Answer:
         """The tokens an engine would have written for a recorded reply to `messages`.
@@ -156,7 +127,7 @@ class Template:
 
     def _encode(self, key: _Key) -> _Block:
         """Render one block and encode its literals and its content apart."""
-        slots: list[str | Part] = []
+        slots: list[str | Part | Show] = []
         text = self._template.render(
             message=key.message,
             heads=key.heads,
@@ -167,20 +138,37 @@ class Template:
             slots=slots,
         )
         pieces: list[Ids] = [np.empty(0, np.int32)]
-        sizes = {"system": 0, "tools": 0, "history": 0}
-        name, encode = "history", self.tokenizer.encode
+        sizes = dict.fromkeys(("system", "tools", "history", "images"), 0)
+        shown: list[Shown] = []
+        name = "history"
         for number, piece in enumerate(_SLOT.split(text)):
             slot = slots[int(piece)] if number % 2 else None
             if isinstance(slot, Part):
                 name = slot.name
-            else:
-                ids = self._literal(piece) if slot is None else encode(slot, specials=False)
-                pieces.append(ids)
-                sizes[name] += len(ids)
-        characters = len(text) + sum(len(slot) for slot in slots if isinstance(slot, str))
+                continue
+            if isinstance(slot, Show):
+                shown.append(Shown(sum(map(len, pieces)), slot))
+            ids = self._ids(piece if slot is None else slot, literal=slot is None)
+            pieces.append(ids)
+            sizes["images" if isinstance(slot, Show) else name] += len(ids)
+        kept = [slot.url if isinstance(slot, Show) else slot for slot in slots]
+        characters = len(text) + sum(len(slot) for slot in kept if isinstance(slot, str))
         ids = np.concatenate(pieces)
-        valued = self._calls(key.message, ids)
-        return _Block(ids, sizes["system"], sizes["tools"], 2 * characters + ids.nbytes, valued)
+        return _Block(
+            ids,
+            sizes["system"],
+            sizes["tools"],
+            2 * characters + ids.nbytes,
+            self._calls(key.message, ids),
+            sizes["images"],
+            tuple(shown),
+        )
+
+    def _ids(self, slot: str | Show, *, literal: bool) -> Ids:
+        """Ids of template text, of content, or of an image."""
+        if isinstance(slot, Show):
+            return slot.picture.ids
+        return self._literal(slot) if literal else self.tokenizer.encode(slot, specials=False)
 
     def _calls(self, message: Message | None, ids: Ids) -> tuple[Valued, ...]:
         """The spans of a message's closed tool calls, in order."""
@@ -213,7 +201,7 @@ class _Key(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """An encoded block; what is neither system nor tools is history."""
+    """An encoded block; what is neither system nor tools nor an image is history."""
 
     ids: Ids
     system: int
@@ -221,21 +209,43 @@ class _Block(NamedTuple):
     cost_bytes: int
     """What keeping it costs, within a small factor."""
     valued: tuple[Valued, ...] = ()
+    images: int = 0
+    shown: tuple[Shown, ...] = ()
 
 
 @jinja2.pass_context
 def _slot(context: jinja2.runtime.Context, value: Any) -> str:
     """What an expression prints: the numbers of slots, so that content is never in the text."""
-    slots: list[str | Part] = context["slots"]
+    slots: list[str | Part | Show] = context["slots"]
     values = value if isinstance(value, tuple) else (value,)
-    start = len(slots)
-    slots.extend(values)
-    return "".join(f"\0{number}\0" for number in range(start, len(slots)))
+    out = []
+    for value in values:
+        slot = f"\0{len(slots)}\0"
+        slots.append(value)
+        out.append(_SHOWN.format(slot) if isinstance(value, Show) else slot)
+    return "".join(out)
 
 
-def moved(spans: Iterable[Valued], by: int) -> Iterator[Valued]:
-    """The spans where `by` tokens stand before them."""
-    return (Valued(span.start + by, span.stop + by, span.value) for span in spans)
+def _joined(blocks: Sequence[_Block]) -> Rendered:
+    """Blocks one after another."""
+    ids = np.concatenate([block.ids for block in blocks])
+    starts = np.cumsum([0, *(len(block.ids) for block in blocks)]).tolist()
+    placed = list(zip(starts, blocks, strict=False))
+    system, tools = sum(b.system for b in blocks), sum(b.tools for b in blocks)
+    images = sum(b.images for b in blocks)
+    return Rendered(
+        ids,
+        system,
+        tools,
+        len(ids) - system - tools - images,
+        tuple(span for start, block in placed for span in moved(block.valued, start)),
+        images,
+        tuple(
+            Shown(start + shown.start, shown.image)
+            for start, block in placed
+            for shown in block.shown
+        ),
+    )
 
 
 def as_written(message: Message) -> Message:
