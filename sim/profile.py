@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from cache.types import Limits
+
 PROFILES = Path(__file__).parent / "profiles"
 AnchorRule = Literal["worth", "heads", "even", "newest", "every"]
 ANCHOR_RULES: tuple[AnchorRule, ...] = get_args(AnchorRule)
@@ -48,6 +50,14 @@ class Profile:
     """Rows a short request borrows."""
     guest_tokens: int
     """A longer request is no guest."""
+    store_bytes: int
+    """Whole snapshots: shared heads and short chats."""
+    store_entry_bytes: int
+    """A larger snapshot is not taken."""
+    store_boundaries: int
+    """Grid lines of a prefill that are kept, the longest that fit; 0 keeps every one."""
+    session_trim: bool
+    """Keep a short chat's end although its last block ran past it."""
     checkpoint_tokens: int
     """Tokens of an answer from one checkpoint to the next; 0 takes none."""
     alignment: str
@@ -57,6 +67,24 @@ class Profile:
     side_window: int
     answer_tokens: int
     """What an answer may have where a request does not say."""
+    board_bytes: int
+    """All the memory there is, for the engine and everything else on the box."""
+    headroom_bytes: int
+    """What everything else needs left of it at the worst case."""
+    base_bytes: int
+    """What the engine holds after its load, with empty caches, at this window."""
+    ceiling_bytes: int
+    peak_bytes: int
+    slack_bytes: int
+    """The memory budget's limits: see cache.types.Limits."""
+    workspace_floor_bytes: int
+    workspace_row_bytes: int
+    workspace_cap_bytes: int
+    """What a prefill is expected to take beside all that: see cache.types.Cost."""
+    workspace_factor: float
+    """What it takes in truth, as a multiple of what is expected: above 1 it has to be learned."""
+    encoded_bytes: int
+    """Encoded pictures."""
     decode_tokens_s: float
     drafts: int
     """Drafts a verify block carries."""
@@ -71,8 +99,7 @@ class Profile:
         for name in whole:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
-        room = ("resident_bytes", "park_bytes", "pin_bytes", "stash_bytes", "guest_tokens")
-        for name in (*room, "checkpoint_tokens", "drafts", "side_slots", "answer_tokens"):
+        for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         for name, most in MOST.items():
@@ -84,13 +111,41 @@ class Profile:
             raise ValueError(f"anchor_rule must be one of {', '.join(ANCHOR_RULES)}")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
             raise ValueError("decode_tokens_s must be positive and accepted within 0 and 1")
+        self._check_memory()
         (short, _), (long, _) = self.prefill_fit
         if not 0 < short < long:
             raise ValueError("prefill_fit needs two different lengths, the shorter one first")
 
+    def _check_memory(self) -> None:
+        """Limits that contradict one another, or that no prefill could keep."""
+        if not 1 <= self.workspace_factor <= 1_000:
+            raise ValueError("workspace_factor must be within 1 and 1,000")
+        if self.limits.ceiling_bytes < self.loaded_bytes:
+            held = f"{self.loaded_bytes:,} bytes that the engine holds with empty caches"
+            raise ValueError(f"ceiling_bytes must not be below the {held}")
+
+    @property
+    def limits(self) -> Limits:
+        """The memory budget's limits; ValueError when they contradict one another."""
+        return Limits(self.ceiling_bytes, self.peak_bytes, self.slack_bytes)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What the engine holds with empty caches, the side slots' rows and states among it."""
+        side = self.side_window * self.row_bytes + self.anchor_bytes
+        return self.base_bytes + self.side_slots * side
+
 
 ALIGNMENTS = ("off", "spans", "full")
 """Nothing; what the server put in and the whitespace beside it; all that clients do to answers."""
+
+NOT_NEGATIVE = (
+    *("resident_bytes", "park_bytes", "pin_bytes", "stash_bytes", "guest_tokens"),
+    *("checkpoint_tokens", "drafts", "side_slots", "answer_tokens"),
+    *("board_bytes", "headroom_bytes", "base_bytes", "ceiling_bytes", "peak_bytes", "slack_bytes"),
+    *("workspace_floor_bytes", "workspace_row_bytes", "workspace_cap_bytes"),
+    *("store_bytes", "store_entry_bytes", "store_boundaries", "encoded_bytes"),
+)
 
 MOST = {
     "vocab": 2**24,
@@ -106,8 +161,21 @@ MOST = {
     "pin_bytes": 2**50,
     "stash_bytes": 2**50,
     "guest_tokens": 2**24,
+    "store_bytes": 2**50,
+    "store_entry_bytes": 2**50,
+    "store_boundaries": 2**24,
     "checkpoint_tokens": 2**24,
     "answer_tokens": 2**24,
+    "board_bytes": 2**60,
+    "headroom_bytes": 2**60,
+    "base_bytes": 2**60,
+    "ceiling_bytes": 2**60,
+    "peak_bytes": 2**60,
+    "slack_bytes": 2**60,
+    "workspace_floor_bytes": 2**50,
+    "workspace_row_bytes": 2**32,
+    "workspace_cap_bytes": 2**50,
+    "encoded_bytes": 2**50,
 }
 """Beyond these no box is described, and the replay's own memory would not do."""
 
@@ -123,11 +191,26 @@ SETTABLE = {
     "pin_bytes": int,
     "stash_bytes": int,
     "guest_tokens": int,
+    "store_bytes": int,
+    "store_entry_bytes": int,
+    "store_boundaries": int,
+    "session_trim": bool,
     "checkpoint_tokens": int,
     "alignment": str,
     "side_slots": int,
     "side_window": int,
     "answer_tokens": int,
+    "board_bytes": int,
+    "headroom_bytes": int,
+    "base_bytes": int,
+    "ceiling_bytes": int,
+    "peak_bytes": int,
+    "slack_bytes": int,
+    "workspace_floor_bytes": int,
+    "workspace_row_bytes": int,
+    "workspace_cap_bytes": int,
+    "workspace_factor": float,
+    "encoded_bytes": int,
     "decode_tokens_s": float,
     "drafts": int,
     "accepted": float,
@@ -155,6 +238,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Profile:
             **data["shape"],
             **data["budgets"],
             **data["slots"],
+            **data["memory"],
             decode_tokens_s=data["decode"]["tokens_s"],
             drafts=data["decode"]["drafts"],
             accepted=data["decode"]["accepted"],
@@ -173,7 +257,18 @@ def with_settings(profile: Profile, settings: Mapping[str, str]) -> Profile:
         if key not in SETTABLE:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(sorted(SETTABLE))}")
         values[key] = _value(key, text, SETTABLE[key])
-    return replace(profile, **values)
+    return replace(profile, **_moved(profile, values), **values)
+
+
+def _moved(profile: Profile, values: Mapping[str, Any]) -> dict[str, int]:
+    """With other buffers, what the engine holds and its limits, as far as they are not set.
+
+    They move by the buffers' bytes, so that caches and workspace have the room they had.
+    """
+    rows, size = (values.get(key, getattr(profile, key)) for key in ("window", "row_bytes"))
+    more = rows * size - profile.window * profile.row_bytes
+    names = [name for name in ("base_bytes", "ceiling_bytes", "peak_bytes") if name not in values]
+    return {name: max(0, getattr(profile, name) + more) for name in names} if more else {}
 
 
 def _value(key: str, text: str, kind: type) -> Any:

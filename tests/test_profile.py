@@ -83,12 +83,47 @@ def test_settings_change_what_they_name() -> None:
         ({"decode_tokens_s": "nan"}, "decode_tokens_s must be positive"),
         ({"drafts": "-1"}, "must not be negative"),
         ({"anchor_rule": "oldest"}, "anchor_rule must be one of worth, heads"),
+        ({"slack_bytes": "-1"}, "slack_bytes must not be negative"),
+        ({"peak_bytes": "70_000_000_000"}, "peak_bytes must not be below ceiling_bytes"),
+        ({"slack_bytes": "75_161_927_680"}, "slack_bytes must be below ceiling_bytes"),
+        ({"ceiling_bytes": "61_203_283_967"}, "below the 61,203,283,968 bytes that the engine"),
+        ({"side_slots": "5"}, "ceiling_bytes must not be below the 79,4"),
+        ({"workspace_factor": "0.9"}, "workspace_factor must be within 1 and"),
+        ({"workspace_factor": "nan"}, "workspace_factor must be within 1 and"),
+        ({"store_boundaries": "-1"}, "store_boundaries must not be negative"),
     ],
 )
 def test_a_bad_setting_is_one_line(settings: dict[str, str], line: str) -> None:
     with pytest.raises(ValueError, match=line) as caught:
         with_settings(BOARD, settings)
     assert "\n" not in str(caught.value)
+
+
+def test_the_memory_is_the_seeds() -> None:
+    gib = 2**30
+    assert BOARD.base_bytes == BOARD.loaded_bytes == 57 * gib
+    assert (BOARD.limits.ceiling_bytes, BOARD.limits.peak_bytes) == (70 * gib, 77 * gib)
+    assert BOARD.limits.slack_bytes == 2 * gib
+    assert 0 <= BOARD.workspace_floor_bytes - (68.35 - 67.25) * gib < 0.03 * gib
+    assert BOARD.board_bytes - BOARD.peak_bytes >= BOARD.headroom_bytes == 15 * gib
+
+
+def test_another_window_moves_what_the_engine_holds_and_its_limits() -> None:
+    """The caches keep the room they had, unless a limit is set as well."""
+    wide = with_settings(BOARD, {"window": "300_000"})
+    more = (300_000 - BOARD.window) * BOARD.row_bytes
+    for name in ("base_bytes", "ceiling_bytes", "peak_bytes"):
+        assert getattr(wide, name) == getattr(BOARD, name) + more
+    set_ = with_settings(BOARD, {"window": "300_000", "ceiling_bytes": "76_000_000_000"})
+    assert (set_.ceiling_bytes, set_.base_bytes) == (76_000_000_000, wide.base_bytes)
+    with pytest.raises(ValueError, match="peak_bytes must not be below"):
+        with_settings(BOARD, {"window": "300_000", "peak_bytes": str(BOARD.peak_bytes - 4 * 2**30)})
+
+
+def test_side_slots_are_held_from_the_load_on() -> None:
+    beside = with_settings(BOARD, {"side_slots": "2", "side_window": "1_024"})
+    side = 1_024 * BOARD.row_bytes + BOARD.anchor_bytes
+    assert beside.loaded_bytes == BOARD.base_bytes + 2 * side
 
 
 def test_the_anchor_rules_are_the_caches() -> None:
