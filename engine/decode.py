@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,13 @@ from engine.adapter import Engine
 
 class Rule(Protocol):
     """How the next tokens are chosen: greedy, sampled, or forced by a recording."""
+
+    @property
+    def key(self) -> Hashable | None:
+        """What decides its tokens beside the logits; None when chance or a recording does too.
+
+        Rules of equal keys write equal answers to equal prompts.
+        """
 
     def first(self, logits: torch.Tensor) -> int:
         """The token after the prompt, from its last position's logits (vocab,)."""

@@ -6,7 +6,7 @@ rule itself, so that decode and the turn need not know of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +54,12 @@ class Monitor:
         """Tokens of the answer before the phrase."""
 
     # a decode rule
+
+    @property
+    def key(self) -> Hashable | None:
+        """The rule's own and the budget; None when the rule has none."""
+        own = self._rule.key
+        return None if own is None else (own, self._budget)
 
     def first(self, logits: torch.Tensor) -> int:
         """The rule's first token, or the phrase's when nothing may be thought."""

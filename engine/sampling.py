@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,9 @@ class Sampling:
 
 class Greedy:
     """The token with the highest logit; a draft is accepted when it is that token."""
+
+    key: Hashable | None = "greedy"
+    """How many are drafted decides nothing."""
 
     def __init__(self, drafts: int = 3) -> None:
         self._drafts = drafts
@@ -54,6 +57,8 @@ class Sampled:
     renormalised. The tokens then have p's distribution, whatever was guessed (Leviathan et al.,
     2023, with a point mass as the draft's distribution).
     """
+
+    key: Hashable | None = None
 
     def __init__(self, sampling: Sampling, drafts: int = 3) -> None:
         assert sampling.temperature > 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 
@@ -19,6 +19,9 @@ class Forced:
     leaves the same blocks. Past the output's end the rule goes on with tokens of its own, because a
     real block does not stop at an end token either: the engine may end up ahead of what counts.
     """
+
+    key: Hashable | None = None
+    """The recording answers: the same prompt may have got another answer the next time."""
 
     def __init__(
         self,
