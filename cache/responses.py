@@ -1,4 +1,4 @@
-"""Response cache: the answer to an identical greedy request, from memory; none unless asked for."""
+"""Response cache: identical greedy requests are answered from memory; off unless one is made."""
 
 from __future__ import annotations
 

@@ -218,6 +218,13 @@ SETTABLE = {
 """What `--set KEY=VALUE` may change, with its type."""
 
 
+REFUSED = {
+    "response_bytes": "a replay forces the recorded answers, so a remembered one would be another"
+    " than the next prompt was recorded with, and a benchmark would measure a dictionary"
+}
+"""What a server has and a board has not, with the reason."""
+
+
 def load(name: str) -> Profile:
     """The profile of this name; raises ValueError with one line for an unknown or broken one."""
     known = sorted(path.stem for path in PROFILES.glob("*.toml"))
@@ -254,6 +261,8 @@ def with_settings(profile: Profile, settings: Mapping[str, str]) -> Profile:
     assert set(SETTABLE) <= {field.name for field in fields(Profile)}
     values: dict[str, Any] = {}
     for key, text in settings.items():
+        if key in REFUSED:
+            raise ValueError(f"{key} can't be set here: {REFUSED[key]}")
         if key not in SETTABLE:
             raise ValueError(f"unknown setting {key!r}; there are: {', '.join(sorted(SETTABLE))}")
         values[key] = _value(key, text, SETTABLE[key])

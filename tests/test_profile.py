@@ -70,6 +70,7 @@ def test_settings_change_what_they_name() -> None:
     ("settings", "line"),
     [
         ({"windows": "3"}, "unknown setting 'windows'"),
+        ({"response_bytes": "1"}, "response_bytes can't be set here: a replay forces"),
         ({"window": "many"}, "setting window='many' is not a number"),
         ({"window": "-5"}, "window must be positive"),
         ({"end_anchor": "maybe"}, "is not on or off"),
