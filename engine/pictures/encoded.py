@@ -1,4 +1,4 @@
-"""The tower's output by the digest of what it read: a picture sent again is not encoded again
+"""The tower's output by the digest of what it read, so that a picture is encoded once
 
 One for all slots of a box. Under a budget of bytes; the one used longest ago goes first.
 """
