@@ -1,4 +1,4 @@
-"""Pixels to patches: the size a tower reads, cut into patches, and the digest that names them
+"""Pixels to patches: the size a tower reads, cut into patches, and the digest of those
 
 The size rule and the order of the patches are those of the Qwen VL family: sides are multiples of
 patch * merge with the picture's aspect kept as well as that allows, and the merge x merge patches
