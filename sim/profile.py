@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cache.types import Limits
+from sim.chunks import ChunkTimes
+from sim.settable import MOST, REFUSED, SETTABLE
 
 PROFILES = Path(__file__).parent / "profiles"
 AnchorRule = Literal["worth", "heads", "even", "newest", "every"]
@@ -93,6 +95,8 @@ class Profile:
     prefill_fit: tuple[tuple[int, float], tuple[int, float]]
     """Two measured cold prefills, (tokens, seconds)."""
     prefill_checks: tuple[PrefillCheck, ...]
+    chunk_times: ChunkTimes | None = None
+    """What other chunks than the fitted prefills' cost; None where nobody measured."""
 
     def __post_init__(self) -> None:
         whole = ("vocab", "grid", "window", "row_bytes", "anchor_bytes", "side_window")
@@ -147,83 +151,6 @@ NOT_NEGATIVE = (
     *("store_bytes", "store_entry_bytes", "store_boundaries", "encoded_bytes"),
 )
 
-MOST = {
-    "vocab": 2**24,
-    "grid": 2**24,
-    "window": 2**24,
-    "side_window": 2**24,
-    "side_slots": 64,
-    "drafts": 64,
-    "row_bytes": 2**32,
-    "anchor_bytes": 2**40,
-    "resident_bytes": 2**50,
-    "park_bytes": 2**50,
-    "pin_bytes": 2**50,
-    "stash_bytes": 2**50,
-    "guest_tokens": 2**24,
-    "store_bytes": 2**50,
-    "store_entry_bytes": 2**50,
-    "store_boundaries": 2**24,
-    "checkpoint_tokens": 2**24,
-    "answer_tokens": 2**24,
-    "board_bytes": 2**60,
-    "headroom_bytes": 2**60,
-    "base_bytes": 2**60,
-    "ceiling_bytes": 2**60,
-    "peak_bytes": 2**60,
-    "slack_bytes": 2**60,
-    "workspace_floor_bytes": 2**50,
-    "workspace_row_bytes": 2**32,
-    "workspace_cap_bytes": 2**50,
-    "encoded_bytes": 2**50,
-}
-"""Beyond these no box is described, and the replay's own memory would not do."""
-
-SETTABLE = {
-    "grid": int,
-    "window": int,
-    "row_bytes": int,
-    "anchor_bytes": int,
-    "resident_bytes": int,
-    "anchor_rule": str,
-    "end_anchor": bool,
-    "park_bytes": int,
-    "pin_bytes": int,
-    "stash_bytes": int,
-    "guest_tokens": int,
-    "store_bytes": int,
-    "store_entry_bytes": int,
-    "store_boundaries": int,
-    "session_trim": bool,
-    "checkpoint_tokens": int,
-    "alignment": str,
-    "side_slots": int,
-    "side_window": int,
-    "answer_tokens": int,
-    "board_bytes": int,
-    "headroom_bytes": int,
-    "base_bytes": int,
-    "ceiling_bytes": int,
-    "peak_bytes": int,
-    "slack_bytes": int,
-    "workspace_floor_bytes": int,
-    "workspace_row_bytes": int,
-    "workspace_cap_bytes": int,
-    "workspace_factor": float,
-    "encoded_bytes": int,
-    "decode_tokens_s": float,
-    "drafts": int,
-    "accepted": float,
-}
-"""What `--set KEY=VALUE` may change, with its type."""
-
-
-REFUSED = {
-    "response_bytes": "a replay forces the recorded answers, so a remembered one would be another"
-    " than the next prompt was recorded with, and a benchmark would measure a dictionary"
-}
-"""What a server has and a board has not, with the reason."""
-
 
 def load(name: str) -> Profile:
     """The profile of this name; raises ValueError with one line for an unknown or broken one."""
@@ -251,6 +178,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Profile:
             accepted=data["decode"]["accepted"],
             prefill_fit=(short, long),
             prefill_checks=tuple(PrefillCheck(**check) for check in prefill.get("checks", ())),
+            chunk_times=ChunkTimes.of(prefill["chunks"]) if "chunks" in prefill else None,
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"profile {name}: {error}") from error

@@ -86,7 +86,8 @@ def test_the_stash_follows_the_answer_and_never_passes_the_rule_by_max_tokens() 
 
 
 def test_a_stash_without_room_cuts_the_rows_and_all_gates_hold() -> None:
-    small = replace(BOARD, stash_bytes=1_500 * BOARD.row_bytes, park_bytes=0, pin_bytes=0)
+    bare = without_tiers(BOARD)
+    small = replace(bare, guest_tokens=8_192, stash_bytes=1_500 * BOARD.row_bytes)
     _, guest, after = guest_sizes.served(small, 2_000)
     assert guest.guest and guest.held_stash <= small.stash_bytes
     # What the guest wrote over without a copy is gone, and nothing below it.
@@ -128,7 +129,7 @@ def test_a_pool_brings_three_back_where_a_park_of_one_does_not() -> None:
 def test_the_head_outlives_a_compaction_only_when_pinned() -> None:
     pinned = compaction_head.served(BOARD)
     heads = compaction_head.served(replace(BOARD, anchor_rule="heads"))
-    bare = compaction_head.served(replace(BOARD, pin_bytes=0, park_bytes=0))
+    bare = compaction_head.served(replace(BOARD, pin_bytes=0, park_bytes=0, store_bytes=0))
     head = compaction_head.TOOLS + compaction_head.SYSTEM
     assert pinned.compaction.cached == bare.compaction.cached == 0
     assert pinned.compaction.forwarded == compaction_head.COMPACTED
@@ -200,7 +201,8 @@ def test_figures_are_the_same_again_and_follow_the_board() -> None:
     assert first == again
     coarse = by_key(run(replace(BOARD, grid=4_096)))
     assert coarse.keys() == by_key(first).keys()
-    assert coarse["manual.all_s"] == pytest.approx(by_key(first)["manual.all_s"])
+    # A quarter of the chunks, and as many passes over the weights saved.
+    assert 0.8 < coarse["manual.all_s"] / by_key(first)["manual.all_s"] < 1
     assert coarse["pin.cached_tokens"] % 4_096 == 0
 
 

@@ -10,7 +10,8 @@ import pytest
 from cache.worth import RULES
 from sim.clock import VirtualClock
 from sim.compute import Compute, PrefillTime
-from sim.profile import ANCHOR_RULES, SETTABLE, load, parse, with_settings
+from sim.profile import ANCHOR_RULES, load, parse, with_settings
+from sim.settable import SETTABLE
 
 BOARD = load("spark-27b")
 
