@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -115,3 +115,18 @@ class Fields:
         """The keys that are not in `known`."""
         known = set(known)
         return {key: value for key, value in self.values.items() if key not in known}
+
+
+def spans(row: Fields, key: str, size: int, names: tuple[str, ...]) -> Iterator[list[Any]]:
+    """Spans [start, length, ...] within `size` tokens, each past the one before.
+
+    What follows the length is unread; `names` says what the entries are.
+    """
+    end = 0
+    for given in row.items(key):
+        if not isinstance(given, list) or len(given) != len(names):
+            raise Malformed(f"a span of {key!r} is not [{', '.join(names)}]: {shown(given)}")
+        start = whole(given[0], f"a start in {key!r}, past the span before it,", end, size)
+        length = whole(given[1], f"a length in {key!r}", 1, size - start)
+        yield [start, length, *given[2:]]
+        end = start + length

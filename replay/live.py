@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cache.types import Ids, Valued
+from engine.chat.gallery import Gallery
 from engine.chat.rendered import Answer, Rendered
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from engine.pictures.picture import Picture
 from replay.readers.exchange import Exchange
 
 
 class LiveTokens:
     """Prompts and outputs of recorded exchanges; number n is the n-th of them."""
 
-    def __init__(self, exchanges: Sequence[Exchange], template: Template) -> None:
+    def __init__(self, exchanges: Sequence[Exchange], template: Template, gallery: Gallery) -> None:
+        """`gallery` is the one that read their images."""
         self._exchanges = exchanges
         self._template = template
+        self._gallery = gallery
         self._prompt: tuple[int, Rendered] | None = None
         self._output: tuple[int, Answer] | None = None
 
@@ -40,6 +44,10 @@ class LiveTokens:
     def output_values(self, number: int) -> tuple[Valued, ...]:
         """The same of the output, counted from its start."""
         return self._answered(number).valued
+
+    def pictures(self, number: int) -> tuple[Picture, ...]:
+        """Pictures of the prompt, in the order of their rows, with their patches."""
+        return tuple(self._gallery.picture(image) for _, image in self._rendered(number).shown)
 
     def _rendered(self, number: int) -> Rendered:
         """The last one is kept: a request asks several times."""

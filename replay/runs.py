@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cache.keys import whole_keys
 from cache.types import Ids, common_prefix
 from replay.grams import GramIndex, Places, gram_hashes
 from replay.prefix_tree import PrefixTree
-from replay.trace import FRESH, NAMED, Run
+from replay.trace import FRESH, NAMED, SPECIAL, Run
 
 GRAM = 16
 """Tokens that must be equal before text counts as copied; shorter repeats are chance."""
@@ -81,6 +82,7 @@ class RunFinder:
     def _prefix(self, ids: Ids, latest: _Latest | None) -> list[Run]:
         """The run of the longest shared prefix, or none."""
         src, length = self._tree.longest(ids)
+        length = whole_keys(ids, length)
         if latest and common_prefix(latest.ids, ids) == length:
             src = latest.number
         return [Run(src, 0, length)] if length else []
@@ -155,7 +157,8 @@ class RunFinder:
 
     def _fresh(self, ids: Ids) -> Iterator[Run]:
         """Fresh tokens as runs of one class or name each."""
-        classes = self._classes[ids]
+        # A picture's rows are negative; a trace names the pictures beside its runs.
+        classes = np.where(ids < 0, SPECIAL, self._classes[np.maximum(ids, 0)])
         cuts = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), len(ids)]
         for start, stop in itertools.pairwise(cuts):
             if start < stop:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cache.types import Valued
-from engine.chat.rendered import moved
+from engine.chat.rendered import Shown, moved
 from engine.chat.template import Template
 from engine.chat.tokenizer import SPECIAL, WHITESPACE, Tokenizer
 from replay.bad import BadInput
@@ -22,7 +22,7 @@ from replay.links import TURNS, Links
 from replay.pieces import SPECIALS_END
 from replay.readers.exchange import Exchange
 from replay.runs import RunFinder
-from replay.trace import NAMES, Header, Parts, Request, Trace, values
+from replay.trace import NAMES, Header, Image, Parts, Request, Trace, values
 
 SALT_BYTES = 16
 _SAMPLING = (
@@ -51,7 +51,8 @@ def scrub(
     """The trace of recorded exchanges, from any number of files.
 
     Refused requests (4xx, 5xx) computed nothing: they are left out, and counted in the header's
-    notes. Session ids become hashes with `salt`, by default one that is drawn and forgotten.
+    notes. Session ids and the digests of images become hashes with `salt`, by default one that is
+    drawn and forgotten.
     `versions` gives client versions that headers don't tell. Where the marks of a plan say that it
     ran `factor` times too fast, arrivals are stretched by it and the timing is synthetic; a mark's
     `think_s` stands for the pause that was measured. Raises BadInput when nothing is left.
@@ -123,14 +124,21 @@ class _Scrub:
             after=after[0] if after else None,
             think_s=round(_think_s(exchange, after[1]), 3) if after else 0.0,
             extends=extends,
-            parts=Parts(system=prompt.system, tools=prompt.tools, history=prompt.history),
+            parts=Parts(prompt.system, prompt.tools, prompt.history, prompt.images),
             think_end=answer.think_end,
             finish=_finish(exchange),
             max_tokens=_max_tokens(exchange.body),
             sampling=_sampling(exchange.body),
             aborted_after=len(answer.ids) if exchange.reply.aborted else None,
+            images=tuple(self._image(shown) for shown in prompt.shown),
         )
         return self._values.named(request, spans)
+
+    def _image(self, shown: Shown) -> Image:
+        """An image under a digest that tells nobody whether a picture he has was sent."""
+        picture = shown.image.picture
+        digest = hashlib.blake2b(picture.digest, key=self._salt, digest_size=32).hexdigest()
+        return Image(shown.start, picture.rows, digest)
 
     def _hashed(self, session: str | None) -> str | None:
         if session is None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from cache.pieces import Pieces
 from cache.types import Ids, Valued
+from engine.pictures.picture import Picture
 
 
 class Source(Protocol):
@@ -26,3 +27,6 @@ class Source(Protocol):
 
     def output_values(self, number: int) -> tuple[Valued, ...]:
         """The same of the output, counted from its start."""
+
+    def pictures(self, number: int) -> tuple[Picture, ...]:
+        """Pictures of the prompt, in the order of their rows."""

@@ -8,12 +8,13 @@ are kept.
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from cache.types import Ids, Valued
+from engine.pictures.picture import Picture
+from replay.images import Images, picture_of
 from replay.pieces import SPECIALS_END, WHITESPACE_END, TracePieces
 from replay.trace import FRESH, NAMED, SPECIAL, TEXT, WHITESPACE, Request, Run, Trace, values
 
@@ -57,6 +58,7 @@ class Tokens:
         self._fresh: dict[int, _Fresh] = {}
         self._after: dict[tuple[int, int], set[int]] = {}
         self._values: dict[int, list[Valued]] = {}
+        self._images = Images()
         for request in trace.requests:
             self._resolve(request)
             self._values[request.number] = values(request, self._values)
@@ -82,7 +84,7 @@ class Tokens:
         request = self._requests[number]
         ids = np.empty(request.prompt_tokens + request.output_tokens, dtype=np.int32)
         at = drawn = 0
-        for run in chain(request.prompt, request.output):
+        for run in self._images.runs(request):
             source = self._kept.get(run.src)
             stop = at + run.length
             if source is not None:
@@ -107,6 +109,10 @@ class Tokens:
         later = (span for span in self._values[number] if span.start >= size)
         return tuple(Valued(span.start - size, span.stop - size, span.value) for span in later)
 
+    def pictures(self, number: int) -> tuple[Picture, ...]:
+        """Pictures of the prompt's images, in order, without patches."""
+        return tuple(picture_of(image) for image in self._requests[number].images)
+
     def _keep(self, number: int, ids: Ids) -> None:
         self._kept[number] = ids
         self._kept_tokens += len(ids)
@@ -121,9 +127,9 @@ class Tokens:
         fresh: list[tuple[int, int, int]] = []
         before, at = _START, 0
         last: Run | None = None
-        for run in chain(request.prompt, request.output):
+        for run in self._images.runs(request):
             if run.src != FRESH:
-                piece = _cut(self._stretches[run.src], run.offset, run.length)
+                piece = self._copied(run)
                 first = self._id(*piece[0, :_LENGTH].tolist())
             else:
                 piece = np.array([(number, at, run.length)], dtype=np.int32)
@@ -138,6 +144,12 @@ class Tokens:
             stretches.append(piece)
         self._fresh[number] = np.array(fresh, dtype=np.int32).reshape(-1, 3)
         self._stretches[number] = _merged(stretches)
+
+    def _copied(self, run: Run) -> _Stretches:
+        """The stretches of a run that copies, or is an image's: those are stretches of it alone."""
+        if run.src < FRESH:
+            return np.array([(run.src, 0, run.length)], dtype=np.int32)
+        return _cut(self._stretches[run.src], run.offset, run.length)
 
     def _settled(
         self, number: int, at: int, run: Run, before: tuple[int, int], last: Run | None
@@ -176,7 +188,9 @@ class Tokens:
         return {self._id(*_cut(stretches, place + 1, 1)[0, :_LENGTH].tolist())}
 
     def _id(self, number: int, place: int) -> int:
-        """The id of one fresh token."""
+        """The id of one fresh token, or of an image's row."""
+        if number < FRESH:
+            return int(self._images.ids(number)[place])
         fresh = self._fresh[number]
         row = int(np.searchsorted(fresh[:, 0], place, side="right")) - 1
         start, kind, first = fresh[row].tolist()
@@ -194,6 +208,10 @@ class Tokens:
         """Fill `out` with the ids of stretches of its length."""
         at = 0
         for number, place, length in stretches.tolist():
+            if number < FRESH:
+                out[at : at + length] = self._images.ids(number)[place : place + length]
+                at += length
+                continue
             fresh = self._fresh[number]
             for start in range(place, place + length, _PIECE):
                 stop = min(start + _PIECE, place + length)

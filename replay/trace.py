@@ -31,6 +31,16 @@ class Run(NamedTuple):
     length: int
 
 
+class Image(NamedTuple):
+    """`rows` tokens of a prompt, from `offset` on, that are an image's."""
+
+    offset: int
+    rows: int
+    digest: str
+    """64 hex digits. Equal ones are equal pixels; a scrubbed trace has them hashed with its salt,
+    so that nobody can tell by a picture he has whether it was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Tokens of a prompt by what they are; they add up to the prompt."""
@@ -39,6 +49,7 @@ class Parts:
     tools: int = 0
     history: int = 0
     images: int = 0
+    """Rows of the images, without the marks around them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,9 @@ class Request:
     values: tuple[tuple[int, int, int], ...] = ()
     """(start, length, value) of spans of prompt + output, ascending, that stand for values: tool
     calls. Equal numbers are equal values. Spans that a run copies whole come along unnamed."""
+    images: tuple[Image, ...] = ()
+    """All images of the prompt, ascending, with text between them. What their rows are is told by
+    their digests; the runs over them only say how many they are."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Keys this version does not know; kept when written again."""
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from replay.bad import BadInput, OnBad, refuse
-from replay.fields import SEQUENCE_MAX, Fields, shown, whole
+from replay.fields import SEQUENCE_MAX, Fields, shown, spans, whole
+from replay.imagelines import ImageLines
 from replay.open import Malformed, read_lines, stem, write_lines
 from replay.trace import (
     FORMAT,
@@ -52,6 +53,7 @@ _KEYS = {
     "aborted_after": "aborted_after",
     "accepts": "accepts",
     "values": "values",
+    "images": "images",
 }
 """Key in the file to field of a request, in the order they are written."""
 NUMBER_MAX = (1 << 31) - 2
@@ -81,16 +83,18 @@ def parse_trace(
         raise BadInput(source, line, str(wrong)) from None
     requests: list[Request] = []
     held: dict[int, int] = {}
+    images = ImageLines()
     number, t_s = 0, 0.0
     for line, text in lines:
         try:
             row = Fields.parse(text)
             number = row.whole_or("number", number, number, NUMBER_MAX)
-            request = _request(row, number, held)
+            request = _request(row, number, held, images)
             if request.t_s < t_s:
                 raise Malformed(f"'t' goes back from {t_s:g} to {request.t_s:g}")
             requests.append(request)
             held[number] = request.prompt_tokens + request.output_tokens
+            images.add(request)
             t_s = request.t_s
         except Malformed as wrong:
             on_bad(BadInput(source, line, str(wrong)))
@@ -150,7 +154,7 @@ def _header(row: Fields) -> Header:
     return Header(clients, timing, tokenizer, licence, notes, row.without(_HEADER))
 
 
-def _request(row: Fields, number: int, held: dict[int, int]) -> Request:
+def _request(row: Fields, number: int, held: dict[int, int], images: ImageLines) -> Request:
     """A line's request. Raises Malformed."""
     prompt = _runs(row, "prompt", number, held)
     output = _runs(row, "output", number, held)
@@ -181,6 +185,7 @@ def _request(row: Fields, number: int, held: dict[int, int]) -> Request:
         aborted_after=row.whole_or("aborted_after", None, 0, written),
         accepts=accepts,
         values=_values(row, asked + written),
+        images=images.of(row, prompt, output),
         extra=row.without(_KEYS),
     )
 
@@ -238,22 +243,10 @@ def _parts(row: Fields, asked: int) -> Parts:
 def _values(row: Fields, held: int) -> tuple[tuple[int, int, int], ...]:
     return tuple(
         (start, length, whole(value, "a value in 'values'", 0))
-        for start, length, value in _spans(row, "values", held, ("start", "length", "value"))
+        for start, length, value in spans(row, "values", held, ("start", "length", "value"))
     )
 
 
 def _hidden(row: Fields, written: int) -> tuple[tuple[int, int], ...]:
-    spans = _spans(row, "hidden", written, ("start", "length"))
-    return tuple((start, length) for start, length in spans)
-
-
-def _spans(row: Fields, key: str, size: int, names: tuple[str, ...]) -> Iterator[list[Any]]:
-    """Spans within `size` tokens, each past the one before; what follows the length is unread."""
-    end = 0
-    for given in row.items(key):
-        if not isinstance(given, list) or len(given) != len(names):
-            raise Malformed(f"a span of {key!r} is not [{', '.join(names)}]: {shown(given)}")
-        start = whole(given[0], f"a start in {key!r}, past the span before it,", end, size)
-        length = whole(given[1], f"a length in {key!r}", 1, size - start)
-        yield [start, length, *given[2:]]
-        end = start + length
+    found = spans(row, "hidden", written, ("start", "length"))
+    return tuple((start, length) for start, length in found)

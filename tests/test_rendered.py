@@ -19,6 +19,7 @@ from engine.chat.messages import ChatError, Message, Show, messages_of
 from engine.chat.rendered import Rendered, Shown
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from engine.pictures.decode import Refused
 from engine.pictures.picture import Picture
 
 TOKENIZER = Tokenizer()
@@ -33,10 +34,10 @@ def picture(name: str, rows: int = 12) -> Picture:
     return Picture(hashlib.sha256(name.encode()).digest(), (1, 2, 2 * rows))
 
 
-def see(url: str) -> Show | str:
+def see(url: str) -> Show | Refused:
     """A url of letters is a picture, "broken" is refused."""
     if url == "broken":
-        return "the image is cut off"
+        return Refused("the image is cut off")
     found = picture(url, 9 + len(url))
     return Show(found.digest, found, url)
 

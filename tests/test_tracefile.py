@@ -58,7 +58,7 @@ def test_a_file_of_each_packing_is_read_again(tmp_path: Path, ending: str) -> No
 
 
 def test_defaults_are_not_written_and_unknown_keys_are_kept() -> None:
-    extra = {"images": [[3, 2, "digest"]]}
+    extra = {"sounds": [[3, 2, "digest"]]}
     plain, odd = small(0, [(-1, 0, 2)], []), small(1, [(-1, 0, 2)], [], extra=extra)
     header, first, second = map(json.loads, trace_lines(Trace("t", Header(), (plain, odd))))
     assert header == {"format": "moorage.trace", "version": 1}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engine.chat.arguments import Parameters, canonical, parameters, value_text
+from engine.pictures.decode import Refused
 from engine.pictures.picture import Picture
 
 FINISHED = frozenset({"stop", "tool_calls", "function_call", "content_filter"})
@@ -90,13 +91,13 @@ class Show:
 
 Piece = Say | Call | Show
 
-See = Callable[[str], Show | str]
-"""What the image at a url is, or why it is refused."""
+See = Callable[[str], Show | Refused]
+"""What the image at a url is, or why it is none."""
 
 
-def blind(url: str) -> str:
+def blind(url: str) -> Refused:
     """Refuses every image."""
-    return "images are not read here"
+    return Refused("images are not read here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +243,8 @@ def _part(part: Any, where: str, see: See) -> Say | Show:
     if not isinstance(url, str):
         raise ChatError(f"{where} is an image without a url")
     shown = see(url)
-    if isinstance(shown, str):
-        raise ChatError(f"{where}: {shown}")
+    if isinstance(shown, Refused):
+        raise ChatError(f"{where}: {shown.why}")
     return shown
 
 

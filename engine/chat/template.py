@@ -16,8 +16,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from cache.types import Ids, Valued
 from engine.chat.arguments import value_text
 from engine.chat.messages import Call, Message, Reply, Say, Show
+from engine.chat.omitted import within
 from engine.chat.rendered import Answer, Rendered, Shown, moved
 from engine.chat.tokenizer import Tokenizer
+from engine.pictures.leave_out import Cap
 
 CACHE_BYTES = 256 << 20
 """Default bound on the texts and ids of encoded messages that are kept."""
@@ -42,8 +44,12 @@ class Template:
     kept (least recently used first out), so that a conversation that grew costs its new part.
     """
 
-    def __init__(self, tokenizer: Tokenizer, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, cache_bytes: int = CACHE_BYTES, cap: Cap | None = None
+    ) -> None:
+        """A prompt has no more images than `cap` allows: the oldest are left out."""
         self.tokenizer = tokenizer
+        self._cap = cap or Cap()
         sandbox = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_slot
         )
@@ -63,6 +69,7 @@ class Template:
         """The prompt of a request: tools, the client's system text, the messages, and the start
         of the answer. A last message of the assistant is continued instead of answered.
         """
+        messages = within(messages, self._cap)
         start = 0
         while start < len(messages) and messages[start].role == "system":
             start += 1
@@ -92,7 +99,7 @@ class Template:
         pieces: content or reasoning on both sides of something else, and a word or a run of
         blanks that the cut of an answer went through.
         """
-        opening = last_open(messages)
+        opening = last_open(within(messages, self._cap))
         written = as_written(reply.message)
         whole = replace(written, pieces=(*opening.pieces, *written.pieces))
         before = self._block(_Key(opening)).ids

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from enum import Enum
 
-from engine.chat.messages import Call, Message, Reply
+from engine.chat.messages import Call, Message, Reply, Show
 
 
 class Follow(Enum):
@@ -104,15 +104,18 @@ def _heads(messages: Sequence[Message]) -> Sequence[Message]:
     return messages[:stop]
 
 
-def _told(message: Message) -> tuple[str, str, str, tuple[Call, ...]]:
-    """What a message says, however its text is cut into parts."""
-    return message.role, message.content, message.reasoning, message.calls
+def _told(message: Message) -> tuple[str, str, str, tuple[Call, ...], tuple[Show, ...]]:
+    """What a message says and shows, however its text is cut into parts."""
+    return message.role, message.content, message.reasoning, message.calls, message.images
 
 
 def _rewritten(old: Message, new: Message) -> bool:
     """Whether a client may have made one of these messages of the other, with nobody's edit:
-    a wrapped or reminded question, a result that it pruned, a system text between."""
+    a wrapped or reminded question, a result that it pruned, a system text between, images that it
+    sends no more."""
     if old.role != new.role or old.role == "assistant":
+        return False
+    if new.images and new.images != old.images:
         return False
     if old.role != "user":
         return True

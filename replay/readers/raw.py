@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from engine.chat.messages import ChatError, Message, messages_of, tools_of
+from engine.chat.gallery import Gallery
+from engine.chat.messages import ChatError, Message, See, messages_of, tools_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
 from replay.bad import BadInput, OnBad, refuse
@@ -28,17 +29,19 @@ _RIG_KINDS = frozenset({"request", "reply", "mark"})
 def read(path: Path, on_bad: OnBad = refuse) -> Trace:
     """A recording as a trace: rendered, tokenised, scrubbed; with the tokens as they were beside
     it. Raises BadInput as `exchanges`."""
-    found, template = exchanges(path, on_bad), Template(Tokenizer())
+    template, gallery = Template(Tokenizer()), Gallery()
+    found = exchanges(path, on_bad, gallery)
     trace = scrub(found, name=stem(path), template=template)
-    return replace(trace, live=LiveTokens(answered(found), template))
+    return replace(trace, live=LiveTokens(answered(found), template, gallery))
 
 
-def exchanges(path: Path, on_bad: OnBad = refuse) -> list[Exchange]:
+def exchanges(path: Path, on_bad: OnBad = refuse, gallery: Gallery | None = None) -> list[Exchange]:
     """The chat requests of a recording in order of arrival, refused ones (4xx, 5xx) included.
 
     Other paths and requests without a body are passed over. Raises BadInput for the file, and what
-    `on_bad` raises for a line it does not pass over: no JSON, an image, an unknown role.
+    `on_bad` raises for a line it does not pass over: no JSON, a broken image, an unknown role.
     """
+    see = (gallery or Gallery()).see
     source = str(path)
     found: list[Exchange] = []
     known: dict[Message, Message] = {}
@@ -46,7 +49,7 @@ def exchanges(path: Path, on_bad: OnBad = refuse) -> list[Exchange]:
         if not wire.path.partition("?")[0].endswith(CHAT_PATH) or not isinstance(wire.body, dict):
             continue
         try:
-            found.append(_exchange(source, wire, known))
+            found.append(_exchange(source, wire, known, see))
         except (ChatError, Malformed) as wrong:
             on_bad(BadInput(source, wire.line, str(wrong)))
     if not found:
@@ -79,7 +82,7 @@ def _wire(line: int, row: Fields, rig: OpenWebUiRig) -> Iterator[Wire]:
         yield opencode_rig(line, row)
 
 
-def _exchange(source: str, wire: Wire, known: dict[Message, Message]) -> Exchange:
+def _exchange(source: str, wire: Wire, known: dict[Message, Message], see: See) -> Exchange:
     """A chat request. Raises ChatError and Malformed.
 
     A conversation sends its messages again with every turn: equal ones are kept once.
@@ -87,7 +90,7 @@ def _exchange(source: str, wire: Wire, known: dict[Message, Message]) -> Exchang
     if wire.reply is NOTHING:
         raise Malformed("the request has no reply")
     body = Fields.of(wire.body, "'body'").values
-    messages = tuple(known.setdefault(m, m) for m in messages_of(body.get("messages")))
+    messages = tuple(known.setdefault(m, m) for m in messages_of(body.get("messages"), see))
     tools = tools_of(body.get("tools"))
     who = identify(wire.headers, body, messages, tools)
     return Exchange(
