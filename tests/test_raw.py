@@ -343,7 +343,7 @@ IMAGE = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url
         (reply(status="fine"), "'status' is not a whole number"),
         (body(messages=[]), "messages are missing or empty"),
         (body(messages=[{"role": "wizard", "content": ""}]), "unknown role 'wizard'"),
-        (body(messages=[{"role": "user", "content": IMAGE}]), "message 0, part 1: the data: URL has no"),
+        (body(messages=[{"role": "user", "content": IMAGE}]), "message 0, part 1: the data:"),
         (body(tools={"a": 1}), "tools are not a list"),
         (webui(5, 1, [user("x")]) | {"wall": "today"}, "'wall' is not a time"),
         (webui_reply(5, 1, "x"), "request 5, which is not open"),
