@@ -115,8 +115,7 @@ class Account:
 
     def copies_at(self, line: Line) -> Tensors:
         """The sections at a line that `best_line` gave."""
-        if line.kind == "end":
-            assert self.end is not None and self.end.tokens == line.tokens
+        if line.kind == "end" and self.end is not None and self.end.tokens == line.tokens:
             return self.end.tensors
         anchor = self.anchors.best(line.tokens)
         assert anchor is not None and anchor.tokens == line.tokens, "the line is stale"

@@ -65,8 +65,8 @@ class Anchor:
     tokens: int
     gate: Gate
     tensors: Tensors
-    kind: Literal["grid", "checkpoint"] = "grid"
-    """On a grid line, or wherever a generation was."""
+    kind: Literal["grid", "checkpoint", "end"] = "grid"
+    """On a grid line, wherever a generation was, or where one ended."""
 
 
 def victim(lines: Sequence[int], layout: Layout, config: AnchorConfig) -> int | None:
@@ -94,6 +94,13 @@ class Anchors:
     def __init__(self, config: AnchorConfig) -> None:
         self.config = config
         self._anchors: list[Anchor] = []
+
+    @classmethod
+    def of(cls, config: AnchorConfig, anchors: Sequence[Anchor]) -> Anchors:
+        """These anchors, ascending by position, whatever the budget says."""
+        some = cls(config)
+        some._anchors = list(anchors)
+        return some
 
     def __len__(self) -> int:
         return len(self._anchors)
@@ -139,15 +146,11 @@ class Anchors:
 
     def under(self, config: AnchorConfig) -> Anchors:
         """The same anchors under another budget."""
-        some = Anchors(config)
-        some._anchors = list(self._anchors)
-        return some
+        return Anchors.of(config, self._anchors)
 
     def only(self, lines: Collection[int]) -> Anchors:
         """The anchors at these lines; the copies are shared, nobody writes to them."""
-        some = Anchors(self.config)
-        some._anchors = [anchor for anchor in self._anchors if anchor.tokens in lines]
-        return some
+        return Anchors.of(self.config, [a for a in self._anchors if a.tokens in lines])
 
     def _insert(self, anchor: Anchor) -> None:
         at = bisect_left(self.lines, anchor.tokens)

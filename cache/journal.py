@@ -52,6 +52,18 @@ class TurnRow:
     held_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheEvent:
+    """Something a cache did or would not do, beside a turn."""
+
+    tier: str
+    event: str
+    session: str | None
+    tokens: int
+    nbytes: int = 0
+    why: str = ""
+
+
 class Journal:
     """The last rows in memory, counters over all of them, and a file when there is one.
 
@@ -63,9 +75,10 @@ class Journal:
 
     def __init__(self, files: Files | None = None, rows_kept: int = 10_000) -> None:
         self.rows: deque[TurnRow] = deque(maxlen=rows_kept)
+        self.events: deque[CacheEvent] = deque(maxlen=rows_kept)
         self.counters: Counter[str] = Counter()
         self._files = files
-        self._waiting: list[TurnRow] = []
+        self._waiting: list[dict[str, Any]] = []
         self._offset = 0
         if files is not None:
             if files.exists(self.FILE):
@@ -84,8 +97,17 @@ class Journal:
         self.counters["output_tokens"] += row.output
         self.counters[f"source.{row.source}"] += 1
         self.counters[f"why.{row.why}"] += 1
+        self._queue(_plain(row), jobs)
+
+    def note(self, event: CacheEvent, wall_s: float, jobs: Jobs | None = None) -> None:
+        """Take an event in, as `add` does a row."""
+        self.events.append(event)
+        self.counters[f"{event.tier}.{event.event}"] += 1
+        self._queue({"wall_s": wall_s} | _plain(event), jobs)
+
+    def _queue(self, line: dict[str, Any], jobs: Jobs | None) -> None:
         if self._files is not None and jobs is not None:
-            self._waiting.append(row)
+            self._waiting.append(line)
             jobs.start("journal", self._write())
 
     def _write(self) -> Iterator[None]:
@@ -93,7 +115,7 @@ class Journal:
         batch, self._waiting = self._waiting, []
         if not batch or self._files is None:
             return
-        data = "".join(json.dumps(_plain(row)) + "\n" for row in batch).encode()
+        data = "".join(json.dumps(line) + "\n" for line in batch).encode()
         try:
             handle = self._files.open(self.FILE)
             try:
@@ -106,5 +128,5 @@ class Journal:
         self._offset += len(data)
 
 
-def _plain(row: TurnRow) -> dict[str, Any]:
+def _plain(row: TurnRow | CacheEvent) -> dict[str, Any]:
     return {key: value for key, value in asdict(row).items() if value is not None}

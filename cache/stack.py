@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cache.account import Answer
-from cache.anchors import AnchorConfig
+from cache.anchors import AnchorConfig, Anchors
 from cache.guest import GuestConfig
+from cache.journal import CacheEvent
 from cache.meet import Meeting, exactly
 from cache.park import Park
 from cache.parked import Kind, ParkConfig
+from cache.plan import Plan
 from cache.ports import Model
 from cache.resident import Resident
-from cache.types import COLD, GOES_ON, Ask, Generation, Ids, Line, Met, Offer, Outcome
+from cache.rows import write_rows
+from cache.store import Standing, Store, StoreConfig
+from cache.types import COLD, GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
 from cache.visit import Visits
 from cache.why import Ghosts, Reason, explain
 
@@ -30,6 +34,7 @@ class StackConfig:
     anchors: AnchorConfig = field(default_factory=AnchorConfig)
     park: ParkConfig = field(default_factory=ParkConfig)
     guest: GuestConfig = field(default_factory=GuestConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
     keeps_end: bool = True
     checkpoint_tokens: int = 512
     """Tokens of an answer from one checkpoint to the next; 0 takes none."""
@@ -39,62 +44,32 @@ class StackConfig:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What would serve an ask, and why nothing serves it further. Making one changes nothing."""
-
-    ask: Ask
-    in_place: Met
-    """How far the ask goes on with the rows in place."""
-    offers: tuple[Offer, ...]
-    best: Offer | None
-    guest: bool
-    """The request would borrow the rows in place, if there is room to put them aside."""
-    reason: Reason
-
-    @property
-    def line(self) -> Line:
-        """Where the prefill would start."""
-        return self.best.line if self.best else COLD
-
-    @property
-    def served(self) -> Ids:
-        """The prompt that would be read: the ask's own tokens, or the rows' where they stand."""
-        return self.best.met.served if self.best else self.ask.ids
-
-    @property
-    def forwarded(self) -> int:
-        """Tokens the prefill would forward."""
-        return len(self.served) - self.line.tokens
-
-    @property
-    def source(self) -> str:
-        """What serves it: `cold`, or the kind of line, after the tier that brings it back."""
-        if self.best is None:
-            return "cold"
-        tier = "" if self.best.tier == Resident.name else f"{self.best.tier}."
-        return tier + self.line.kind
-
-
 class Stack:
     """All caches of one engine, behind one question and one choice."""
 
     def __init__(
-        self, model: Model, config: StackConfig | None = None, meeting: Meeting = exactly
+        self,
+        model: Model,
+        config: StackConfig | None = None,
+        meeting: Meeting = exactly,
+        store: Store | None = None,
     ) -> None:
+        """Slots of one model may share a store; without one the stack has its own."""
         self.config = config = config or StackConfig()
         self._model = model
         self._meeting = meeting
         self.resident = Resident(model.window, config.anchors, keeps_end=config.keeps_end)
         self.park = Park(config.park, model, meeting)
         self.visits = Visits(config.guest, model, self.resident, self.park)
+        self.store = store or Store(config.store, model.grid, meeting)
         self._ghosts = Ghosts()
+        self._boundaries: frozenset[int] = frozenset()
 
     def plan(self, ask: Ask) -> Plan:
         """Ask every tier and pick what leaves the least to forward. Changes nothing: a peek."""
         account = self.resident.account
         met = self._meeting(account, ask)
-        asked = (self.resident.offer(met), self.park.offer(ask))
+        asked = (self.resident.offer(met), self.park.offer(ask), self.store.offer(ask, account))
         offers = tuple(offer for offer in asked if offer is not None)
         fitting = [o for o in offers if self._fits(len(o.met.served), ask)]
         # At equal cost what is in place already comes first.
@@ -113,7 +88,7 @@ class Stack:
     def _reason(self, met: Met, best: Offer | None) -> Reason:
         """Why the best line is no higher, in the sequence that it belongs to."""
         account, anchored = self.resident.account, self.resident.anchored_below(met.limit)
-        if best is not None and best.tier == Park.name:
+        if best is not None and best.entry is not None:
             account, met, anchored = best.entry.account, best.met, best.line.tokens
         return explain(
             best.line if best else COLD,
@@ -133,6 +108,9 @@ class Stack:
         self.park.next_turn()
         resident, ask, line = self.resident, plan.ask, plan.line
         served, coming = plan.served, self._answers(plan)
+        if plan.best is not None and plan.best.tier == Store.name:
+            self.store.used(plan.best.entry.snapshot)
+        self._boundaries = self.store.boundaries(line.tokens, len(served), self._model.cost())
         if plan.guest and self.visits.enter(ask, tools, system, served, plan.best, coming):
             return line
         keep = self._keep(plan)
@@ -142,6 +120,8 @@ class Stack:
             outcome = self.park.restore(plan.best, resident, keep, len(plan.served))
             if not outcome.ok:
                 line = resident.account.best_line(resident.account.valid) or COLD
+        elif plan.best is not None and plan.best.tier == Store.name:
+            self._bring(plan.best.entry, line, keep, len(plan.served))
         else:
             self.park.save(resident, line.tokens, keep, len(plan.served))
         if line.tokens:
@@ -160,6 +140,12 @@ class Stack:
     def passed(self, ids: Ids, stop: int) -> None:
         """The prefill of `ids` has come to `stop`."""
         self._current.passed(ids, stop, self._model)
+        if stop in self._boundaries:
+            account = self._current.account
+            if account.gate(stop) is Gate.BITS:
+                self.store.put("prefix", account, self._model)
+            else:
+                self.store.decline("tainted", account)
 
     def generates(self, ids: Ids, answer: Sequence[int]) -> None:
         """A generation goes on: `ids` and `answer` are committed, the last token not forwarded."""
@@ -172,7 +158,23 @@ class Stack:
 
     def keep(self, ids: Ids, tokens: Sequence[int], answer: Answer) -> Outcome:
         """The generation has ended: `ids` and `tokens` are committed, prompt and answer."""
-        return self._current.keep_end(_joined(ids, tokens), answer, self._model)
+        ids = _joined(ids, tokens)
+        ahead = self._model.length > len(ids)
+        kept = self._current.keep_end(ids, answer, self._model)
+        if self._current.account.kind in GOES_ON and self.store.config.budget_bytes:
+            self._put_session(ahead)
+        return kept
+
+    def _put_session(self, ahead: bool) -> None:
+        """Give the store the conversation as it ends, before anything is copied if it may not."""
+        account, store = self._current.account, self.store
+        if ahead and not store.config.session_trim:
+            store.decline("ahead", account)
+        elif not self._model.trim_pending(account.valid):
+            store.decline("absorbed", account)
+        else:
+            self._model.settle()
+            store.put("session", account, self._model)
 
     def forget(self) -> None:
         """The engine failed in the middle of a forward: nothing it holds is known to be whole."""
@@ -183,6 +185,20 @@ class Stack:
         self.park.lose_rows()
 
     # putting aside
+
+    def _bring(self, entry: Standing, line: Line, keep: Kind | None, size: int) -> None:
+        """A snapshot's rows come in place, but for those that are there already."""
+        resident = self.resident
+        self.park.save(resident, entry.base, keep, size)
+        for block in entry.blocks:
+            write_rows(self._model.cache_state(), block)
+        arriving = entry.account.aside(line.tokens, [line.tokens])
+        below = [
+            a for a in resident.account.anchors if a.tokens <= min(entry.base, line.tokens - 1)
+        ]
+        own = list(arriving.anchors)
+        arriving.anchors = Anchors.of(self.config.anchors, [*below, *own])
+        resident.exchange(arriving)
 
     def _keep(self, plan: Plan) -> Kind | None:
         """What to keep of the rows in place that this request replaces.
@@ -255,12 +271,17 @@ class Stack:
             guests = self.visits.guest.held_bytes(cost.anchor_bytes)
             copies = {name: size + guests[name] for name, size in copies.items()}
         more = {"park": self.park.held_bytes(), "stash": self.visits.held_bytes()}
-        return rows | copies | more
+        return rows | copies | more | {"store": self.store.held_bytes()}
+
+    def events(self) -> list[CacheEvent]:
+        """What the caches have to report since the last call."""
+        return self.store.events()
 
     def check(self) -> None:
         """Integrity of every account; for tests and idle time."""
         self.resident.check(self._model.grid)
         self.park.check(self.resident)
+        self.store.check(self._model.grid)
 
 
 def _joined(ids: Ids, tokens: Sequence[int]) -> Ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from cache.account import Account
 from cache.anchors import AnchorConfig
@@ -11,8 +12,21 @@ from cache.park import Park
 from cache.parked import Parked
 from cache.ports import Model
 from cache.resident import Resident
-from cache.rows import write_rows
+from cache.rows import RowBlock, write_rows
 from cache.types import GOES_ON, Ask, Generation, Ids, Line, Offer
+
+
+class Elsewhere(Protocol):
+    """A sequence that is not in place: its rows up to `base` are, the others lie in blocks."""
+
+    @property
+    def account(self) -> Account: ...
+
+    @property
+    def base(self) -> int: ...
+
+    @property
+    def blocks(self) -> list[RowBlock]: ...
 
 
 class Visits:
@@ -47,7 +61,7 @@ class Visits:
     ) -> bool:
         """Let the guest in, and the model resume for it; False, with nothing changed, if no room
         is left to copy what it borrows."""
-        entry: Parked | None = best.entry if best else None
+        entry: Elsewhere | None = best.entry if best else None
         base, valid = _base(best), self._resident.account.valid
         blocks = entry.blocks if entry else []
         reach = max([len(served), *(block.stop for block in blocks)])
@@ -68,12 +82,12 @@ class Visits:
         self.guest, self._base = guest, base
         return True
 
-    def _account(self, entry: Parked | None, line: Line, anchors: AnchorConfig) -> Account:
+    def _account(self, entry: Elsewhere | None, line: Line, anchors: AnchorConfig) -> Account:
         """What is known of the rows up to the line it starts from."""
         source = entry.account if entry else self._resident.account
         account = source.aside(line.tokens, [line.tokens])
         account.anchors = account.anchors.under(anchors)
-        if entry is not None and account.end is not None:
+        if isinstance(entry, Parked) and account.end is not None:
             # Its end's copies will be written to again: they have one owner.
             self._park.entries.remove(entry)
         return account
@@ -103,6 +117,6 @@ def _base(best: Offer | None) -> int:
     """Rows that the guest shares with the rows in place, and does not overwrite."""
     if best is None:
         return 0
-    entry: Parked | None = best.entry
+    entry: Elsewhere | None = best.entry
     line = best.line.tokens
     return min(line, entry.base) if entry is not None else line

@@ -10,9 +10,10 @@ import torch
 
 from cache.account import Answer
 from cache.journal import Journal, TurnRow
+from cache.plan import Plan
 from cache.ports import Clock, Jobs
 from cache.responses import Asked, Response, Responses
-from cache.stack import Plan, Stack
+from cache.stack import Stack
 from cache.types import Ask, Ids, Line, Valued
 from engine.adapter import Engine
 from engine.decode import Rule, decode
@@ -198,7 +199,13 @@ def turn(
             at.end = "kept" if kept.ok else kept.why
             if box.responses is not None and asked is not None:
                 box.responses.put(asked, ids, at.answer, said, at.finish, line.gate)
-        box.journal.add(_row(box, prompt, plan, at), box.jobs)
+        _report(box, _row(box, prompt, plan, at))
+
+
+def _report(box: Box, row: TurnRow) -> None:
+    box.journal.add(row, box.jobs)
+    for event in box.stack.events():
+        box.journal.note(event, row.wall_s, box.jobs)
 
 
 def _asked(

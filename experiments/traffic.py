@@ -139,8 +139,8 @@ def refuse_failures(ledger: pd.DataFrame) -> None:
 
 
 def without_tiers(board: Profile) -> Profile:
-    """The board with the rows in place alone: no guest, no park, no pin."""
-    return replace(board, guest_tokens=0, park_bytes=0, pin_bytes=0)
+    """The board with the rows in place alone: no guest, no park, no pin, no store."""
+    return replace(board, guest_tokens=0, park_bytes=0, pin_bytes=0, store_bytes=0)
 
 
 def seeds_policy(board: Profile) -> StackConfig:

@@ -11,7 +11,7 @@ from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
 from cache.pieces import Pieces
 from cache.stack import Stack, StackConfig
-from cache.types import Cost
+from cache.store import Store, StoreConfig
 from engine.adapter import Engine
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
@@ -25,7 +25,7 @@ MODELS = ("witness", "random")
 
 def build(model: str, profile: Profile, seed: int) -> Engine:
     """The engine of this name at the profile's grid and window."""
-    cost = Cost(row_bytes=profile.row_bytes, anchor_bytes=profile.anchor_bytes)
+    cost = profile.cost
     if model == "witness":
         return Witness(
             profile.grid, profile.window, vocab=profile.vocab, cost=cost, block_logits=False
@@ -50,11 +50,11 @@ def verifier(engine: Engine) -> Verifier:
     return WitnessVerifier(engine) if isinstance(engine, Witness) else ColdVerifier(engine)
 
 
-def side_stack(engine: Engine, meeting: Meeting) -> Stack:
-    """The caches of a side slot: its own rows, a few anchors over them, nothing beside."""
+def side_stack(engine: Engine, meeting: Meeting, store: Store) -> Stack:
+    """The caches of a side slot: its own rows, a few anchors over them, and the box's store."""
     anchors = AnchorConfig(budget_bytes=4 * engine.cost().anchor_bytes, newest_kept=2)
     nothing = ParkConfig(park_bytes=0, pin_bytes=0)
-    return Stack(engine, StackConfig(anchors, nothing, GuestConfig(tokens_max=0)), meeting)
+    return Stack(engine, StackConfig(anchors, nothing, GuestConfig(tokens_max=0)), meeting, store)
 
 
 def meeting(profile: Profile, pieces: Pieces) -> Meeting:
@@ -70,6 +70,12 @@ def stack_config(profile: Profile) -> StackConfig:
         anchors=AnchorConfig(budget_bytes=profile.resident_bytes, rule=profile.anchor_rule),
         park=ParkConfig(park_bytes=profile.park_bytes, pin_bytes=profile.pin_bytes),
         guest=GuestConfig(tokens_max=profile.guest_tokens, stash_bytes=profile.stash_bytes),
+        store=StoreConfig(
+            budget_bytes=profile.store_bytes,
+            entry_bytes=profile.store_entry_bytes,
+            boundaries=profile.store_boundaries,
+            session_trim=profile.session_trim,
+        ),
         keeps_end=profile.end_anchor,
         checkpoint_tokens=profile.checkpoint_tokens,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from cache.types import Limits
+from cache.types import Cost, Limits
 from sim.chunks import ChunkTimes
 from sim.settable import MOST, REFUSED, SETTABLE
 
@@ -132,6 +132,17 @@ class Profile:
     def limits(self) -> Limits:
         """The memory budget's limits; ValueError when they contradict one another."""
         return Limits(self.ceiling_bytes, self.peak_bytes, self.slack_bytes)
+
+    @property
+    def cost(self) -> Cost:
+        """What the budgets count with."""
+        return Cost(
+            row_bytes=self.row_bytes,
+            anchor_bytes=self.anchor_bytes,
+            workspace_floor_bytes=self.workspace_floor_bytes,
+            workspace_row_bytes=self.workspace_row_bytes,
+            workspace_cap_bytes=self.workspace_cap_bytes,
+        )
 
     @property
     def loaded_bytes(self) -> int:

@@ -12,6 +12,7 @@ from cache.journal import Journal, TurnRow
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
 from cache.stack import Stack, StackConfig
+from cache.store import Store, StoreConfig
 from cache.types import Gate, Ids
 from engine.adapter import Engine
 from engine.config import HybridConfig
@@ -66,7 +67,11 @@ def box(
     guest_tokens: int = 0,
     stash_rows: int = 0,
     checkpoint_tokens: int = 0,
+    store_bytes: int = 0,
+    boundaries: int = 1,
+    session_trim: bool = False,
     meeting: Meeting = exactly,
+    store: Store | None = None,
 ) -> Box:
     """A box around an engine, with room for so many anchors; what is not asked for is off."""
     cost = of.cost()
@@ -88,10 +93,18 @@ def box(
             margin_rows=16,
             block_rows=of.grid,
         ),
+        store=StoreConfig(
+            budget_bytes=store_bytes,
+            entry_bytes=store_bytes,
+            boundaries=boundaries,
+            block_rows=of.grid,
+            session_trim=session_trim,
+        ),
         keeps_end=keeps_end,
         checkpoint_tokens=checkpoint_tokens,
     )
-    return Box(of, Stack(of, config, meeting), VirtualClock(), SeededJobs(seed), Journal())
+    stack = Stack(of, config, meeting, store)
+    return Box(of, stack, VirtualClock(), SeededJobs(seed), Journal())
 
 
 def forced(answer: Ids, *, accepts: tuple[int, ...] = (), seed: str = "0") -> Forced:

@@ -26,6 +26,7 @@ from experiments import (
 )
 from experiments.figure import Figure
 from experiments.registry import MODULES, find
+from experiments.traffic import without_tiers
 from replay.bad import BadInput
 from replay.ledger import LedgerRow
 from sim.profile import ALIGNMENTS, load

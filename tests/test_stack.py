@@ -53,7 +53,7 @@ def test_meeting_token_by_token() -> None:
 def test_held_bytes_count_rows_anchors_and_end() -> None:
     of = engine("witness")
     on = box(of)
-    nothing = {"rows": 0, "anchors": 0, "end": 0, "park": 0, "stash": 0}
+    nothing = {"rows": 0, "anchors": 0, "end": 0, "park": 0, "stash": 0, "store": 0}
     assert on.stack.held_bytes() == nothing
     serve(on, tokens(3 * GRID + 1), tokens(1))
     cost = of.cost()
