@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from cache.types import CacheState, Cost, Ids, Manifest
+from engine.pictures.encoded import Encoded
 from engine.pictures.picture import Picture
 from engine.pictures.places import Place, places
 
@@ -32,7 +33,8 @@ class Engine(ABC):
         self._block = 0
         self.pictures: tuple[Picture, ...] = ()
         """Of the prompt that is being read, in the order of their rows."""
-        self._places: tuple[Place, ...] = ()
+        self.encoded: Encoded | None = None
+        """What a tower made of pictures, shared by all engines over its weights; None without."""
 
     # the Model port
 
@@ -66,7 +68,7 @@ class Engine(ABC):
         assert 0 <= length <= self.window
         self._pending = self._block = 0
         self._settled = length
-        self.pictures = self._places = ()
+        self.pictures = ()
         if length == 0:
             self._clear()
         self._rebuild(length)
@@ -92,7 +94,7 @@ class Engine(ABC):
         `line` need no patches. Each run of negative ids must be the next picture's key ids.
         """
         assert line == self.length
-        self._places = places(ids, pictures)
+        self._look(places(ids, pictures), line)
         self.pictures = tuple(pictures)
 
     def prefill(self, ids: Ids) -> torch.Tensor:
@@ -135,6 +137,9 @@ class Engine(ABC):
         """An empty engine over the same weights with buffers of its own."""
 
     # what a model fills in
+
+    def _look(self, places: tuple[Place, ...], line: int) -> None:  # noqa: B027
+        """Make ready to read these pictures. Without a tower their rows are ids like any others."""
 
     @abstractmethod
     def _chunk(self, ids: Ids) -> torch.Tensor:

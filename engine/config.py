@@ -1,10 +1,11 @@
-"""Shape of the hybrid model: gated delta nets, and full attention every few layers.
+"""Shape of the hybrid: gated delta nets, full attention every few layers, maybe a tower.
 
-Defaults are those of the Qwen3.5 text family; `from_hf` reads a published config.json.
+Defaults are those of the Qwen3.5 family; `from_hf` reads a published config.json.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -16,6 +17,85 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 class BadCheckpoint(ValueError):
     """A configuration or a weights file that this model can't run; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """Every number that shapes the vision tower. Raises BadCheckpoint when they don't fit."""
+
+    hidden: int
+    depth: int
+    """Blocks of attention and MLP."""
+    heads: int
+    intermediate: int
+    patch: int = 16
+    temporal: int = 2
+    """Frames of a patch; a still's frame counts twice."""
+    merge: int = 2
+    """Patches a side that become one row of the prompt."""
+    positions: int = 2_304
+    """Learned positions: a square grid, stretched over every picture."""
+    rope_theta: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise BadCheckpoint(f"config: vision {field.name} must be positive")
+        if self.hidden % self.heads or self.head_dim % 4:
+            raise BadCheckpoint(f"config: a vision head of {self.hidden}/{self.heads} channels")
+        if self.side < 2 or self.side**2 != self.positions:
+            raise BadCheckpoint(f"config: {self.positions} vision positions are no square")
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head: half of them turn with the height, half with the width."""
+        return self.hidden // self.heads
+
+    @property
+    def side(self) -> int:
+        """Learned positions along a side."""
+        return math.isqrt(self.positions)
+
+    @classmethod
+    def small(cls, **changes: Any) -> VisionConfig:
+        """A narrow tower for the small models."""
+        shape: dict[str, Any] = {
+            "hidden": 24,
+            "depth": 2,
+            "heads": 2,
+            "intermediate": 40,
+            "positions": 36,
+        }
+        return cls(**{**shape, **changes})
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any], hidden: int) -> VisionConfig:
+        """The shape in a published `vision_config`, beside a text model of `hidden` channels."""
+        act = config.get("hidden_act", "gelu_pytorch_tanh")
+        if act != "gelu_pytorch_tanh":
+            raise BadCheckpoint(f"config: vision hidden_act {act!r} is not supported")
+        if config.get("deepstack_visual_indexes"):
+            raise BadCheckpoint("config: deepstack_visual_indexes are not supported")
+        try:
+            if (out := config["out_hidden_size"]) != hidden:
+                raise BadCheckpoint(f"config: the tower gives {out} channels, not {hidden}")
+            shape = {ours: config[theirs] for ours, theirs in _VISION_FROM_HF.items()}
+        except KeyError as missing:
+            raise BadCheckpoint(f"config: vision {missing.args[0]} is missing") from missing
+        theta = (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
+        return cls(**shape, rope_theta=float(theta))
+
+
+_VISION_FROM_HF = {
+    "hidden": "hidden_size",
+    "depth": "depth",
+    "heads": "num_heads",
+    "intermediate": "intermediate_size",
+    "patch": "patch_size",
+    "temporal": "temporal_patch_size",
+    "merge": "spatial_merge_size",
+    "positions": "num_position_embeddings",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +125,21 @@ class HybridConfig:
     tie_embeddings: bool = True
     draft: bool = True
     """Whether there is a multi-token-prediction layer that proposes drafts."""
+    mrope_section: tuple[int, int, int] = (11, 11, 10)
+    """Angles of a head that turn with time, height and width, taken in turn: every third is the
+    height's while those last, the next the width's, all others the time's. A narrow head has fewer.
+    """
+    vision: VisionConfig | None = None
+    """The tower that reads pictures; None for a model of text alone."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool | str):
+            if isinstance(value, bool | str | VisionConfig | None):
+                continue
+            if isinstance(value, tuple):
+                if len(value) != 3 or min(value) < 0:
+                    raise BadCheckpoint(f"config: {field.name} is {list(value)}, not three counts")
                 continue
             if not value > 0:
                 raise BadCheckpoint(f"config: {field.name} must be positive, not {value}")
@@ -131,12 +221,16 @@ class HybridConfig:
             "key_dim": 16,
             "value_dim": 16,
             "intermediate": 64,
+            "vision": VisionConfig.small(),
         }
         return cls(**{**shape, **changes})
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], **changes: Any) -> HybridConfig:
-        """The shape in a published config.json (model type qwen3_5_text, or qwen3_5 around it)."""
+        """The shape in a published config.json (model type qwen3_5_text, or qwen3_5 around it).
+
+        With a `vision_config` the tower is part of it; `vision=None` leaves it out.
+        """
         text: Mapping[str, Any] = config.get("text_config") or config
         kind = text.get("model_type")
         if kind != "qwen3_5_text":
@@ -149,6 +243,8 @@ class HybridConfig:
             shape = _shape_of(text)
         except KeyError as missing:
             raise BadCheckpoint(f"config: {missing.args[0]} is missing") from missing
+        if config.get("vision_config") and "vision" not in changes:
+            shape["vision"] = VisionConfig.from_hf(config["vision_config"], shape["hidden"])
         tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
         made = cls(**{**shape, "tie_embeddings": bool(tied), **changes})
         _check_layer_types(made, text.get("layer_types"))
@@ -177,6 +273,10 @@ def _shape_of(text: Mapping[str, Any]) -> dict[str, Any]:
     rope = text.get("rope_parameters") or {}
     if rope.get("rope_type", "default") != "default":
         raise BadCheckpoint(f"config: rope_type {rope['rope_type']!r} is not supported")
+    if not rope.get("mrope_interleaved", True):
+        raise BadCheckpoint("config: mrope_interleaved false is not supported")
+    if "mrope_section" in rope:
+        shape["mrope_section"] = tuple(rope["mrope_section"])
     shape["rope_theta"] = float(rope["rope_theta"])
     shape["rotary_fraction"] = float(rope.get("partial_rotary_factor", 0.25))
     # Newer files name every layer instead of the interval; the pattern is checked afterwards.

@@ -2,8 +2,9 @@
 
 Sections: `gdn.S` [gdn layers, value heads, key_dim, value_dim] float32; `gdn.conv` [gdn layers,
 channels, 3]; `draft.h` [hidden], the last absorbed position's hidden, which the draft layer reads
-with the next token. Views: `K`, `V` [attention layers, kv heads, window, head_dim] and `draft.K`,
-`draft.V` [kv heads, window, head_dim]. All but the state are in the model's dtype.
+with the next token; with a tower `rope.shift` [1] int64, how far positions lie behind rows because
+of the pictures that were read to their end. Views: `K`, `V` [attention layers, kv heads, window,
+head_dim] and `draft.K`, `draft.V` [kv heads, window, head_dim]. All else is in the model's dtype.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from engine.layers import delta_rule
 from engine.layers.conv import next_tail
 from engine.layers.decoder import Decoder, RunDelta
 from engine.layers.delta_net import DeltaNet, Held
-from engine.layers.rope import Rope
+from engine.layers.rope import Angles, Rope
+from engine.layers.sight import Sight
 from engine.machine import libraries
+from engine.pictures.encoded import Encoded
+from engine.pictures.places import Place
 from engine.weights import random_weights
 
 _FILES = (
@@ -37,6 +41,11 @@ _FILES = (
     "engine/layers/mlp.py",
     "engine/layers/norm.py",
     "engine/layers/rope.py",
+    "engine/layers/sight.py",
+    "engine/layers/vision.py",
+    "engine/pictures/encoded.py",
+    "engine/pictures/picture.py",
+    "engine/pictures/places.py",
     "engine/weights.py",
 )
 
@@ -63,7 +72,9 @@ class Block:
 
 
 class Hybrid(Engine):
-    """One sequence of a hybrid model. Any token ids in [0, vocab) may follow any others."""
+    """One sequence of a hybrid model. Any token ids in [0, vocab) may follow any others, and where
+    there is a tower the rows of pictures that `look` was told of.
+    """
 
     def __init__(
         self,
@@ -73,8 +84,10 @@ class Hybrid(Engine):
         window: int,
         cost: Cost | None = None,
         block_logits: bool = True,
+        encoded: Encoded | None = None,
     ) -> None:
-        """`cost` replaces the real bytes (a replay counts a board's).
+        """`cost` replaces the real bytes (a replay counts a board's); `encoded` is for all engines
+        over these weights to share.
 
         Without `block_logits` verify returns an empty (0, vocab) tensor: a forced replay reads
         none, and over a large vocabulary they cost more than all the layers of a narrow model.
@@ -96,7 +109,11 @@ class Hybrid(Engine):
         self._hidden = torch.zeros(config.hidden, dtype=dtype)
         self._draft_keys = torch.zeros(rows if config.draft else 0, dtype=dtype)
         self._draft_values = torch.zeros(rows if config.draft else 0, dtype=dtype)
-        self._rope = Rope(config.rotary_dim, config.rope_theta, window, dtype)
+        section = config.mrope_section
+        self._rope = Rope(config.rotary_dim, config.rope_theta, window, dtype, section)
+        self._sight = Sight(decoder.tower, self._rope) if decoder.tower else None
+        if decoder.tower:
+            self.encoded = Encoded() if encoded is None else encoded
         # Views of each layer, made once: taking them apart at every call would cost as much as
         # their arithmetic on a narrow model.
         self._states, self._tails = self._state.unbind(), self._tail.unbind()
@@ -127,6 +144,7 @@ class Hybrid(Engine):
             window=window,
             cost=self._cost,
             block_logits=self._block_logits,
+            encoded=self.encoded,
         )
 
     # the Model port
@@ -138,6 +156,8 @@ class Hybrid(Engine):
         if self.decoder.draft:
             sections.append(Section("draft.h", self._hidden))
             views += [View("draft.K", self._draft_keys, 1), View("draft.V", self._draft_values, 1)]
+        if self._sight:
+            sections.append(Section("rope.shift", self._sight.shift))
         return CacheState(tuple(sections), tuple(views))
 
     def cost(self) -> Cost:
@@ -179,7 +199,7 @@ class Hybrid(Engine):
         for at in range(self.length, min(self.length + count, self.window)):
             embedded = self.decoder.embed(torch.tensor([token]))
             rows = self._draft_keys, self._draft_values
-            hidden = layer.step(embedded, hidden, at, *rows, self._rope)
+            hidden = layer.step(embedded, hidden, at, *rows, self._angles(at, at + 1))
             token = int(self.decoder.logits(hidden)[0].argmax())
             guesses.append(token)
         return guesses
@@ -191,6 +211,8 @@ class Hybrid(Engine):
 
         hidden = self._forward(ids, self.length, run)
         self._hidden.copy_(hidden[-1])
+        if self._sight:
+            self._sight.passed(self.length, self.length + len(ids))
         self._last = None
         return self.decoder.logits(hidden[-1:])[0]
 
@@ -214,15 +236,34 @@ class Hybrid(Engine):
         self._absorb(count)
 
     def _forward(self, ids: Ids, start: int, run: RunDelta) -> torch.Tensor:
-        """Hiddens of `ids` at [start, start + n); writes the rows of every attention layer."""
-        decoder, rope = self.decoder, self._rope
-        embedded = decoder.embed(torch.from_numpy(np.array(ids, np.int64)))
-        hidden = decoder.forward(embedded, start, run, self._rows, rope)
+        """Hiddens of `ids` as rows [start, start + n); writes them in every attention layer."""
+        decoder, turn = self.decoder, self._angles(start, start + len(ids))
+        embedded = self._embedded(ids, start)
+        hidden = decoder.forward(embedded, start, run, self._rows, turn)
         if decoder.draft:
             before = torch.cat((self._hidden[None], hidden[:-1]))
             rows = self._draft_keys, self._draft_values
-            decoder.draft.rows(embedded, before, start, *rows, rope)
+            decoder.draft.rows(embedded, before, start, *rows, turn)
         return hidden
+
+    def _embedded(self, ids: Ids, start: int) -> torch.Tensor:
+        """Rows [n, hidden] of tokens, and of pictures what the tower makes of them."""
+        tokens = np.array(ids, np.int64)
+        if not (self._sight and self._sight.between(start, start + len(ids))):
+            return self.decoder.embed(torch.from_numpy(tokens))
+        assert self.encoded is not None
+        rows = self.decoder.embed(torch.from_numpy(tokens.clip(0)))
+        self._sight.embed(rows, start, self.encoded)
+        return rows
+
+    def _angles(self, start: int, stop: int) -> Angles:
+        """Of the positions of rows [start, stop)."""
+        return self._sight.angles(start, stop) if self._sight else self._rope.rows(start, stop)
+
+    def _look(self, places: tuple[Place, ...], line: int) -> None:
+        assert not places or self._sight, "a model of text alone reads no pictures"
+        if self._sight:
+            self._sight.look(places, line)
 
     def _absorb(self, count: int) -> None:
         """Let the sections take in the last block's first `count` tokens."""
@@ -239,3 +280,5 @@ class Hybrid(Engine):
     def _rebuild(self, length: int) -> None:
         # Nothing is derived from rows; the block belonged to the sequence that was replaced.
         self._last = None
+        if self._sight:
+            self._sight.forget()

@@ -7,7 +7,8 @@ with engine/layers but the configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,8 @@ import torch
 from engine.config import HybridConfig
 
 Tensors = Mapping[str, torch.Tensor]
+Position = tuple[int, int, int]
+"""In time, height and width."""
 
 
 @dataclass(slots=True)
@@ -50,16 +53,42 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     return x / (1 + torch.exp(-x))
 
 
-def rotate(x: torch.Tensor, position: int, rotary: int, theta: float) -> torch.Tensor:
-    """Turn channel i of the first half of `rotary` with channel i of the second, x [heads, dim]."""
-    out = x.clone()
-    half = rotary // 2
+def rotate(
+    x: torch.Tensor,
+    position: int | Position,
+    rotary: int,
+    theta: float,
+    section: tuple[int, int, int] = (11, 11, 10),
+) -> torch.Tensor:
+    """Turn channel i of the first half of `rotary` with channel i of the second, x [heads, dim].
+
+    Pair i turns with the height where i is 1 modulo 3 and below 3 * section[1], with the width
+    where it is 2 modulo 3 and below 3 * section[2], with the time elsewhere.
+    """
+    out, half = x.clone(), rotary // 2
+    along = (position, position, position) if isinstance(position, int) else position
     for i in range(half):
-        angle = torch.tensor(position * theta ** (-2 * i / rotary), dtype=torch.float64)
+        axis = i % 3 if i < 3 * section[i % 3] else 0
+        angle = torch.tensor(along[axis] * theta ** (-2 * i / rotary), dtype=torch.float64)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         out[:, i] = x[:, i] * cos - x[:, half + i] * sin
         out[:, half + i] = x[:, half + i] * cos + x[:, i] * sin
     return out
+
+
+def positions(parts: Sequence[int | Position]) -> list[Position]:
+    """Of every row of a prompt: a part is so many tokens of text, or a picture's merged grid."""
+    found: list[Position] = []
+    start = 0
+    for part in parts:
+        if isinstance(part, int):
+            found += [(at, at, at) for at in range(start, start + part)]
+            start += part
+            continue
+        frames, rows, columns = (range(start, start + size) for size in part)
+        found += itertools.product(frames, rows, columns)
+        start = max(max(position) for position in found) + 1
+    return found
 
 
 def conv_step(x: torch.Tensor, tail: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -105,14 +134,16 @@ def delta_net(config: HybridConfig, w: Tensors, x: torch.Tensor, state: DeltaSta
     return w["out_proj.weight"] @ normed.flatten()
 
 
-def attention(config: HybridConfig, w: Tensors, x: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """One token x [hidden] through an attention layer, at the position after `rows`."""
-    position, head, eps = len(rows.keys), config.head_dim, config.rms_eps
+def attention(
+    config: HybridConfig, w: Tensors, x: torch.Tensor, rows: Rows, at: Position | None = None
+) -> torch.Tensor:
+    """One token x [hidden] through an attention layer; without `at` its row is its position."""
+    position, head, eps = at or len(rows.keys), config.head_dim, config.rms_eps
     both = (w["q_proj.weight"] @ x).view(config.q_heads, 2 * head)
     q, gate = both[:, :head], both[:, head:]
     k = (w["k_proj.weight"] @ x).view(config.kv_heads, head)
     v = (w["v_proj.weight"] @ x).view(config.kv_heads, head)
-    turn = (position, config.rotary_dim, config.rope_theta)
+    turn = (position, config.rotary_dim, config.rope_theta, config.mrope_section)
     q = rotate(rms_norm(q, w["q_norm.weight"], eps), *turn)
     rows.keys.append(rotate(rms_norm(k, w["k_norm.weight"], eps), *turn))
     rows.values.append(v)
@@ -148,17 +179,20 @@ class Naive:
         self.hidden = torch.zeros(config.hidden, dtype=dtype)
         """The last position's hidden, after the final norm."""
 
-    def step(self, token: int) -> torch.Tensor:
-        """Forward one token; returns its logits [vocab]."""
+    def step(self, token: int | torch.Tensor, position: Position | None = None) -> torch.Tensor:
+        """Forward one token, or one row of a picture as it is embedded; returns logits [vocab].
+
+        Without `position` it is the number of tokens before, three times.
+        """
         config, eps = self.config, self.config.rms_eps
-        x = self._w["model.embed_tokens.weight"][token]
+        x = self._embedded(token)
         if config.draft:
-            self.draft_step(token, self.hidden, self.draft_rows)
+            self.draft_step(token, self.hidden, self.draft_rows, position)
         for at, memory in enumerate(self.memory):
             w = self._under(f"model.layers.{at}.")
             normed = rms_norm(x, w["input_layernorm.weight"], eps)
             if isinstance(memory, Rows):
-                x = x + attention(config, _below(w, "self_attn."), normed, memory)
+                x = x + attention(config, _below(w, "self_attn."), normed, memory, position)
             else:
                 x = x + delta_net(config, _below(w, "linear_attn."), normed, memory)
             normed = rms_norm(x, w["post_attention_layernorm.weight"], eps)
@@ -166,29 +200,39 @@ class Naive:
         self.hidden = rms_norm(x, self._w["model.norm.weight"], eps)
         return self.head(self.hidden)
 
-    def draft_step(self, token: int, before: torch.Tensor, rows: Rows) -> torch.Tensor:
+    def draft_step(
+        self,
+        token: int | torch.Tensor,
+        before: torch.Tensor,
+        rows: Rows,
+        position: Position | None = None,
+    ) -> torch.Tensor:
         """The draft layer's hidden for `token`, given the hidden before it; appends to `rows`."""
         config, eps = self.config, self.config.rms_eps
         w = self._under("mtp.")
         layer = _below(w, "layers.0.")
-        embedded = self._w["model.embed_tokens.weight"][token]
+        embedded = self._embedded(token)
         sides = (
             rms_norm(embedded, w["pre_fc_norm_embedding.weight"], eps),
             rms_norm(before, w["pre_fc_norm_hidden.weight"], eps),
         )
         x = w["fc.weight"] @ torch.cat(sides)
         normed = rms_norm(x, layer["input_layernorm.weight"], eps)
-        x = x + attention(config, _below(layer, "self_attn."), normed, rows)
+        x = x + attention(config, _below(layer, "self_attn."), normed, rows, position)
         normed = rms_norm(x, layer["post_attention_layernorm.weight"], eps)
         x = x + mlp(_below(layer, "mlp."), normed)
         return rms_norm(x, w["norm.weight"], eps)
 
-    def draft(self, token: int, count: int) -> list[int]:
-        """Greedy guesses of the `count` tokens after `token`, chaining the draft layer's hidden."""
+    def draft(self, token: int, count: int, start: int | None = None) -> list[int]:
+        """Greedy guesses of the `count` tokens after `token`, chaining the draft layer's hidden.
+
+        `start` is the position of `token` where its row is not.
+        """
         rows = Rows(list(self.draft_rows.keys), list(self.draft_rows.values))
         hidden, guesses = self.hidden, list[int]()
-        for _ in range(count):
-            hidden = self.draft_step(token, hidden, rows)
+        for at in range(count):
+            position = None if start is None else (start + at,) * 3
+            hidden = self.draft_step(token, hidden, rows, position)
             token = int(self.head(hidden).argmax())
             guesses.append(token)
         return guesses
@@ -197,6 +241,9 @@ class Naive:
         """Logits of a hidden."""
         tied = self.config.tie_embeddings
         return self._w["model.embed_tokens.weight" if tied else "lm_head.weight"] @ hidden
+
+    def _embedded(self, token: int | torch.Tensor) -> torch.Tensor:
+        return self._w["model.embed_tokens.weight"][token] if isinstance(token, int) else token
 
     def _under(self, prefix: str) -> dict[str, torch.Tensor]:
         return _below(self._w, prefix)

@@ -1,7 +1,7 @@
 """Weights of the hybrid model by their published tensor names: random, from a dict, from files.
 
-Sources: the names and shapes are those of the Qwen3.5 text checkpoints (`model.*`, `lm_head.*`) and
-of their multi-token-prediction layer (`mtp.*`).
+Sources: the names and shapes are those of the Qwen3.5 checkpoints (`model.*`, `lm_head.*`), of
+their multi-token-prediction layer (`mtp.*`) and of their vision tower (`model.visual.*`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from engine.config import BadCheckpoint, HybridConfig
+from engine.config import BadCheckpoint, HybridConfig, VisionConfig
 
 Shape = tuple[int, ...]
 
@@ -54,7 +54,34 @@ def expected_shapes(config: HybridConfig) -> dict[str, Shape]:
         shapes |= _layer_shapes(config, "mtp.layers.0.", attention=True)
         for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
             shapes[f"mtp.{name}.weight"] = (hidden,)
+    if config.vision:
+        # Last, so that a seed gives a model the same text weights with and without a tower.
+        shapes |= _vision_shapes(config.vision, hidden)
     return shapes
+
+
+def _vision_shapes(config: VisionConfig, out: int) -> dict[str, Shape]:
+    hidden, wide = config.hidden, config.hidden * config.merge**2
+    cut = (3, config.temporal, config.patch, config.patch)
+    weights: dict[str, Shape] = {"patch_embed.proj": (hidden, *cut)}
+    for block in range(config.depth):
+        weights |= {
+            f"blocks.{block}.norm1": (hidden,),
+            f"blocks.{block}.norm2": (hidden,),
+            f"blocks.{block}.attn.qkv": (3 * hidden, hidden),
+            f"blocks.{block}.attn.proj": (hidden, hidden),
+            f"blocks.{block}.mlp.linear_fc1": (config.intermediate, hidden),
+            f"blocks.{block}.mlp.linear_fc2": (hidden, config.intermediate),
+        }
+    weights |= {
+        "merger.norm": (hidden,),
+        "merger.linear_fc1": (wide, wide),
+        "merger.linear_fc2": (out, wide),
+    }
+    shapes: dict[str, Shape] = {"pos_embed.weight": (config.positions, hidden)}
+    for name, shape in weights.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return {f"model.visual.{name}": shape for name, shape in shapes.items()}
 
 
 def _layer_shapes(config: HybridConfig, prefix: str, attention: bool) -> dict[str, Shape]:
@@ -106,6 +133,8 @@ def _draw(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
     if name.endswith(("A_log", "dt_bias")):
         return _draw_decay(name, shape, generator)
     noise = torch.empty(shape).normal_(generator=generator)
+    if name.startswith("model.visual."):
+        return _draw_vision(name, noise)
     if name.endswith("linear_attn.norm.weight"):
         return 1.0 + 0.1 * noise
     if "norm" in name:
@@ -114,6 +143,15 @@ def _draw(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
     # of about three.
     scale = 0.5 if name.endswith("in_proj_a.weight") else 1.0
     return noise * (scale / math.sqrt(shape[-1]))
+
+
+def _draw_vision(name: str, noise: torch.Tensor) -> torch.Tensor:
+    """Norms around one, small biases, positions that show beside the patches."""
+    if name.endswith(".bias"):
+        return 0.1 * noise
+    if "norm" in name:
+        return 1.0 + 0.1 * noise
+    return noise if name.endswith("pos_embed.weight") else noise / math.sqrt(noise[0].numel())
 
 
 def _draw_decay(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from cache.types import Gate, Ids
 from engine.adapter import Engine
+from engine.pictures.encoded import Encoded
 from engine.witness import Witness
 
 LOGITS_TOLERANCE = 1e-3
@@ -79,5 +80,8 @@ class ColdVerifier:
         """The twin, emptied, with room for `rows`; its window is another one on purpose."""
         if self._twin is None or self._twin.window < rows:
             self._twin = self._engine.twin(max(rows, 4_096) * 5 // 4)
+            if self._twin.encoded is not None:
+                # It reads every picture itself: what was kept of one is among what is checked.
+                self._twin.encoded = Encoded(budget_bytes=0)
         self._twin.resume_at(0)
         return self._twin

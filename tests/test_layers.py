@@ -86,7 +86,7 @@ def test_gated_norm_norms_before_the_gate_with_plain_weight() -> None:
 @pytest.mark.parametrize("start", [0, 1, 4090, 9000])
 def test_rope_turns_the_leading_channels(start: int) -> None:
     x = draw(9, 3, 16)
-    got = Rope(4, 1e7, 10_000, torch.float32)(x, start)
+    got = Rope(4, 1e7, 10_000, torch.float32).rows(start, start + len(x))(x)
     want = torch.stack([naive.rotate(x[i].double(), start + i, 4, 1e7) for i in range(9)])
     # The angle of position p is a float32 product: off by up to p * 2^-24.
     close(got, want, 3e-6 + 4 * start * 2**-24)
@@ -97,8 +97,30 @@ def test_rope_does_not_depend_on_the_window() -> None:
     x = draw(37, 1, 16)
     whole = Rope(8, 1e7, 10_001, torch.float32)
     for window in (37, 100, 4096, 4099):
-        table, at = Rope(8, 1e7, window, torch.float32), window - 37
-        assert torch.equal(table(x, at), whole(x, at))
+        table, at = Rope(8, 1e7, window, torch.float32), (window - 37, window)
+        assert torch.equal(table.rows(*at)(x), whole.rows(*at)(x))
+
+
+SECTIONS = [(11, 11, 10), (2, 1, 1), (4, 0, 0), (0, 2, 1)]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_rope_in_three_directions(section: tuple[int, int, int]) -> None:
+    x, places = draw(9, 3, 16), torch.randint(0, 100, (9, 3), generator=torch.manual_seed(0))
+    got = Rope(16, 1e4, 100, torch.float32, section).at(places)(x)
+    along = [tuple(place) for place in places.tolist()]
+    want = [naive.rotate(x[i].double(), along[i], 16, 1e4, section) for i in range(9)]
+    close(got, torch.stack(want), 3e-5)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rope_of_equal_directions_is_the_texts_bits(
+    section: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    x, rope = draw(9, 3, 16).to(dtype), Rope(12, 1e7, 5_000, dtype, section)
+    places = torch.arange(4_000, 4_009)[:, None].expand(9, 3)
+    assert torch.equal(rope.at(places)(x), rope.rows(4_000, 4_009)(x))
 
 
 # convolution
@@ -269,7 +291,7 @@ def test_attention_layer_in_pieces() -> None:
     x, rows = draw(90, CONFIG.hidden), naive.Rows([], [])
     want = [naive.attention(CONFIG, weights, x[i].double(), rows) for i in range(90)]
     starts = [0, 64, 65, 70, 90]
-    got = [layer(x[a:b], a, keys, values, rope) for a, b in itertools.pairwise(starts)]
+    got = [layer(x[a:b], a, keys, values, rope.rows(a, b)) for a, b in itertools.pairwise(starts)]
     close(torch.cat(got), torch.stack(want), CARRIED)
     close(keys[:, :90], torch.stack(rows.keys, 1), CARRIED)
     close(values[:, :90], torch.stack(rows.values, 1))
@@ -281,8 +303,8 @@ def test_rows_alone_are_the_layers_rows() -> None:
     rope = Rope(CONFIG.rotary_dim, CONFIG.rope_theta, 64, torch.float32)
     buffers = [torch.zeros(2, 64, 16) for _ in range(4)]
     x = draw(20, CONFIG.hidden)
-    layer(x, 0, *buffers[:2], rope)
-    layer.rows(x, 0, *buffers[2:], rope)
+    layer(x, 0, *buffers[:2], rope.rows(0, 20))
+    layer.rows(x, 0, *buffers[2:], rope.rows(0, 20))
     close(buffers[2], buffers[0])
     close(buffers[3], buffers[1])
 
@@ -308,9 +330,10 @@ def test_draft_rows_and_steps() -> None:
     want = [
         reference.draft_step(int(token), before[i].double(), rows) for i, token in enumerate(tokens)
     ]
-    layer.rows(embedded[:11], before[:11], 0, keys, values, rope)
+    layer.rows(embedded[:11], before[:11], 0, keys, values, rope.rows(0, 11))
     close(keys[:, :11], torch.stack(rows.keys[:11], 1), CARRIED)
     close(values[:, :11], torch.stack(rows.values[:11], 1), CARRIED)
     assert not keys[:, 11:].any()
-    close(layer.step(embedded[11:], before[11:], 11, keys, values, rope)[0], want[11], CARRIED)
+    guess = layer.step(embedded[11:], before[11:], 11, keys, values, rope.rows(11, 12))
+    close(guess[0], want[11], CARRIED)
     close(keys[:, 11], rows.keys[11], CARRIED)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from engine.config import HybridConfig
 from engine.layers.norm import centred, rms, rounded
-from engine.layers.rope import Rope
+from engine.layers.rope import Angles
 
 
 class Attention:
@@ -35,12 +35,15 @@ class Attention:
         self._norm = rms(torch.stack(scales).repeat_interleave(counts, dim=0), config.rms_eps)
 
     def __call__(
-        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, rope: Rope
+        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, turn: Angles
     ) -> torch.Tensor:
-        """Forward x [n, hidden] at positions [start, start + n), whose rows are written first."""
+        """Forward x [n, hidden] as rows [start, start + n), which are written first.
+
+        `turn` has the angles of their positions.
+        """
         n, heads = len(x), self._q_heads + self._kv_heads
         pair, v, gate = torch.split_with_sizes(F.linear(x, self._in), self._splits, -1)
-        turned = rope(self._norm(pair.view(n, heads, self._head)), start)
+        turned = turn(self._norm(pair.view(n, heads, self._head)))
         q, k = torch.split_with_sizes(turned, (self._q_heads, self._kv_heads), 1)
         self._write(k, v, start, keys, values)
         grouped = q.view(n, self._kv_heads, -1, self._head).permute(1, 2, 0, 3)
@@ -48,12 +51,12 @@ class Attention:
         return F.linear(mixed * gate.sigmoid(), self._out)
 
     def rows(
-        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, rope: Rope
+        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, turn: Angles
     ) -> None:
-        """Write the rows of x [n, hidden] at positions [start, start + n) and nothing more."""
+        """Write the rows [start, start + n) of x [n, hidden] and nothing more."""
         k, v = F.linear(x, self._kv).chunk(2, -1)
         shaped = k.view(len(x), self._kv_heads, self._head)
-        self._write(rope(self._key_norm(shaped), start), v, start, keys, values)
+        self._write(turn(self._key_norm(shaped)), v, start, keys, values)
 
     def _write(
         self, k: torch.Tensor, v: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor

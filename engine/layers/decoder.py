@@ -13,7 +13,8 @@ from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import Draft, under
 from engine.layers.mlp import Mlp
 from engine.layers.norm import centred
-from engine.layers.rope import Rope
+from engine.layers.rope import Angles
+from engine.layers.vision import Tower
 from engine.weights import Weights
 
 RunDelta = Callable[[int, DeltaNet, torch.Tensor], torch.Tensor]
@@ -53,6 +54,8 @@ class Decoder:
             for at in range(config.layers)
         ]
         self.draft = Draft(config, under(tensors, "mtp.")) if config.draft else None
+        visual = under(tensors, "model.visual.")
+        self.tower = Tower(config.vision, visual, config.torch_dtype) if config.vision else None
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [n, hidden] of n token ids."""
@@ -64,17 +67,17 @@ class Decoder:
         start: int,
         run_delta: RunDelta,
         rows: Sequence[LayerRows],
-        rope: Rope,
+        turn: Angles,
     ) -> torch.Tensor:
-        """The hiddens [n, hidden] after the final norm, of embedded rows at [start, start + n).
+        """The hiddens [n, hidden] after the final norm, of embedded rows [start, start + n).
 
-        `rows`, one pair an attention layer, get the new rows.
+        `rows`, one pair an attention layer, get the new rows; `turn` has the angles of theirs.
         """
         deltas = attentions = 0
         for layer in self.layers:
             normed = layer.before(x)
             if isinstance(layer.mixer, Attention):
-                x = x + layer.mixer(normed, start, *rows[attentions], rope)
+                x = x + layer.mixer(normed, start, *rows[attentions], turn)
                 attentions += 1
             else:
                 x = x + run_delta(deltas, layer.mixer, normed)

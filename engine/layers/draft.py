@@ -11,7 +11,7 @@ from engine.config import HybridConfig
 from engine.layers.attention import Attention
 from engine.layers.mlp import Mlp
 from engine.layers.norm import centred
-from engine.layers.rope import Rope
+from engine.layers.rope import Angles
 
 
 class Draft:
@@ -41,14 +41,14 @@ class Draft:
         start: int,
         keys: torch.Tensor,
         values: torch.Tensor,
-        rope: Rope,
+        turn: Angles,
     ) -> None:
         """Write rows [start, start + n) from n embeddings and the n hiddens before them.
 
         A row needs neither this layer's attention nor its MLP: those run only for a guess.
         """
         x = self._before(self._mixed(embedded, hidden))
-        self._attention.rows(x, start, keys, values, rope)
+        self._attention.rows(x, start, keys, values, turn)
 
     def step(
         self,
@@ -57,11 +57,11 @@ class Draft:
         start: int,
         keys: torch.Tensor,
         values: torch.Tensor,
-        rope: Rope,
+        turn: Angles,
     ) -> torch.Tensor:
         """This layer's own hidden for one position, [1, hidden]; writes its row."""
         x = self._mixed(embedded, hidden)
-        x = x + self._attention(self._before(x), start, keys, values, rope)
+        x = x + self._attention(self._before(x), start, keys, values, turn)
         x = x + self._mlp(self._after(x))
         return self._norm(x)
 

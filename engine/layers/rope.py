@@ -5,20 +5,57 @@ from __future__ import annotations
 import torch
 
 
-class Rope:
-    """Cosines and sines of positions [0, window) for rotary / 2 angles, in the model's dtype."""
+class Angles:
+    """Cosines and sines of n rows, each [n, 1, half], in the model's dtype."""
 
-    def __init__(self, rotary: int, theta: float, window: int, dtype: torch.dtype) -> None:
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        self._cos, self._sin = cos, sin
+        self._half = cos.shape[-1]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Rotate x, shape [n, heads, head_dim]: channel i of the first half with i of the second.
+
+        Channels past the two halves stay.
+        """
+        half, cos, sin = self._half, self._cos, self._sin
+        first, second, rest = torch.split_with_sizes(x, (half, half, x.shape[-1] - 2 * half), -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+
+
+class Rope:
+    """Positions [0, window), for rotary / 2 angles.
+
+    A row of text stands at one position. A row of a picture stands at three, in time, height and
+    width, and each angle turns with one of them, interleaved as in the Qwen VL family: `section`
+    says how many turn with each, so that near angles see all three.
+    """
+
+    def __init__(
+        self,
+        rotary: int,
+        theta: float,
+        window: int,
+        dtype: torch.dtype,
+        section: tuple[int, int, int] = (11, 11, 10),
+    ) -> None:
         inverse = theta ** -(torch.arange(0, rotary, 2, dtype=torch.float32) / rotary)
         # The angle is a float32 product, as in the published implementation: past 2^16 tokens a
         # better one would be another model.
         angles = torch.arange(window, dtype=torch.float32)[:, None, None] * inverse
-        self._half = rotary // 2
         self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        self._angle = torch.arange(rotary // 2)
+        self._axis = torch.zeros(rotary // 2, dtype=torch.int64)
+        for axis in (1, 2):
+            self._axis[axis : 3 * section[axis] : 3] = axis
 
-    def __call__(self, x: torch.Tensor, start: int) -> torch.Tensor:
-        """Rotate x, shape [n, heads, head_dim], standing at positions [start, start + n)."""
-        half, stop = self._half, start + len(x)
-        cos, sin = self._cos[start:stop], self._sin[start:stop]
-        first, second, rest = torch.split_with_sizes(x, (half, half, x.shape[-1] - 2 * half), -1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+    def rows(self, start: int, stop: int) -> Angles:
+        """Text at positions [start, stop): parts of the tables, nothing is computed."""
+        return Angles(self._cos[start:stop], self._sin[start:stop])
+
+    def at(self, positions: torch.Tensor) -> Angles:
+        """Rows at positions int64 [n, 3] in time, height and width.
+
+        Where all three are equal these are the values of `rows`.
+        """
+        places = positions[:, self._axis], 0, self._angle
+        return Angles(self._cos[places].unsqueeze(1), self._sin[places].unsqueeze(1))
