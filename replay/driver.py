@@ -12,6 +12,8 @@ from cache.account import Answer
 from cache.journal import Journal
 from cache.stack import Stack
 from cache.types import Gate, Ids
+from engine.pictures.patches import stand_in
+from engine.pictures.picture import Picture
 from engine.slots import Slots
 from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
 from replay.forced import Forced
@@ -183,7 +185,14 @@ class Replay:
             max(asked, request.output_tokens),
             tokens.prompt_values(request.number),
             answer_min=request.output_tokens,
+            pictures=self._pictures(tokens.pictures(request.number)),
         )
+
+    def _pictures(self, pictures: tuple[Picture, ...]) -> tuple[Picture, ...]:
+        """With patches for an engine that reads them: a trace has none, so they are drawn."""
+        if self._engine.encoded is None:
+            return pictures
+        return tuple(stand_in(p) if p.patches is None else p for p in pictures)
 
     def _rule(self, arrival: Arrival, request: Request, output: Ids) -> Forced:
         profile = self._options.profile
