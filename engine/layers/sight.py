@@ -29,8 +29,9 @@ class Sight:
     def look(self, places: tuple[Place, ...], line: int) -> None:
         """These are the prompt's pictures; those that end above `line` must have patches."""
         self.forget()
-        self._places = tuple(place for place in places if place.stop > line)
-        assert all(place.picture.patches is not None for place in self._places), "no patches"
+        ahead = tuple(place for place in places if place.stop > line)
+        assert all(place.picture.patches is not None for place in ahead), "no patches"
+        self._places = ahead
 
     def forget(self) -> None:
         """Another sequence, or none."""
