@@ -21,7 +21,8 @@ def describe(trace: Trace) -> dict[str, Any]:
 
     `ideal_cached_tokens` counts tokens past no earlier request's prompt and output, `by_block`
     the prompts alone in blocks, whole and partial; shares are of the prompt tokens. `growth` is
-    how many tokens a prompt has more than the one it extends.
+    how many tokens a prompt has more than the one it extends. `images` counts one as often as it
+    was sent; `image_tokens` are its rows, which are prompt tokens too.
     """
     requests = trace.requests
     prompts = {request.number: request.prompt_tokens for request in requests}
@@ -41,6 +42,8 @@ def describe(trace: Trace) -> dict[str, Any]:
         "span_s": requests[-1].t_s - requests[0].t_s if requests else 0.0,
         "aborted": sum(request.aborted_after is not None for request in requests),
         "prompt_tokens": _sizes(list(prompts.values())),
+        "images": sum(len(request.images) for request in requests),
+        "image_tokens": sum(image.rows for request in requests for image in request.images),
         "output_tokens": _sizes([request.output_tokens for request in requests]),
         "extends": len(extending),
         "extends_share": len(extending) / len(requests) if requests else 0.0,

@@ -44,6 +44,8 @@ class Parting:
     """Leading tokens in common."""
     back: int
     """Tokens past the parting that earlier sequences hold elsewhere: text that came back."""
+    images: int
+    """Those of them that are rows of images."""
 
 
 def partings(trace: Trace) -> Iterator[Parting]:
@@ -61,10 +63,14 @@ def partings(trace: Trace) -> Iterator[Parting]:
         rows = before.prompt_tokens + max(0, before.output_tokens - 1)
         at = common_prefix(tokens.prompt(request.number), tokens.sequence(before.number)[:rows])
         if at < rows:
-            region = _region(before, at)
-            yield Parting(
-                request.number, request.client, request.kind, region, at, _back(request, at)
+            region, back = _region(before, at), _back(request, at)
+            images = sum(
+                max(0, min(stop, image.offset + image.rows) - max(start, image.offset))
+                for start, stop in back
+                for image in request.images
             )
+            total = sum(stop - start for start, stop in back)
+            yield Parting(request.number, request.client, request.kind, region, at, total, images)
 
 
 def _region(request: Request, at: int) -> Region:
@@ -79,24 +85,28 @@ def _region(request: Request, at: int) -> Region:
     return next((region for end, region in ends if at < end), Region.ANSWER)
 
 
-def _back(request: Request, at: int) -> int:
-    """Tokens of the prompt past `at` that are copies of earlier ones."""
-    back = start = 0
+def _back(request: Request, at: int) -> list[tuple[int, int]]:
+    """Stretches of the prompt past `at` that are copies of earlier tokens."""
+    back: list[tuple[int, int]] = []
+    start = 0
     for run in request.prompt:
         stop = start + run.length
-        if run.src != FRESH:
-            back += max(0, stop - max(start, at))
+        if run.src != FRESH and stop > at:
+            back.append((max(start, at), stop))
         start = stop
     return back
 
 
 def parting_table(traces: Iterable[Trace], seconds: Seconds) -> pd.DataFrame:
-    """Partings by client, kind and region: how many, tokens that came back, their seconds."""
-    columns = ["client", "kind", "region", "partings", "tokens_back", "seconds", "mend"]
+    """Partings by client, kind and region: how many, tokens that came back, how many of those are
+    rows of images, seconds for all."""
+    columns = ["client", "kind", "region", "partings", "tokens_back", "image_tokens", "seconds"]
+    columns.append("mend")
     rows = [
-        (p.client, p.kind, str(p.region), 1, p.back, seconds(p.at, p.at + p.back), MEND[p.region])
+        (p.client, p.kind, str(p.region), 1, p.back, p.images, cost, MEND[p.region])
         for trace in traces
         for p in partings(trace)
+        for cost in [seconds(p.at, p.at + p.back)]
     ]
     frame = pd.DataFrame(rows, columns=columns)
     grouped = frame.groupby(["client", "kind", "region", "mend"], as_index=False).sum()
@@ -127,10 +137,11 @@ def print_diagnosis(console: Console, parted: pd.DataFrame, causes: pd.DataFrame
     table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("client", "kind", "parts in"):
         table.add_column(name, no_wrap=True)
-    for name in ("partings", "tokens that came back", "prefill"):
+    for name in ("partings", "tokens that came back", "of images", "prefill"):
         table.add_column(name, justify="right")
     for row in parted.itertuples():
-        counts = (f"{row.partings:,}", f"{row.tokens_back:,}", duration(row.seconds))
+        back = (f"{row.tokens_back:,}", f"{row.image_tokens:,}")
+        counts = (f"{row.partings:,}", *back, duration(row.seconds))
         table.add_row(row.client or "-", row.kind, row.region, *counts)
     console.print(table)
     title = "What was computed again"

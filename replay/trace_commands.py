@@ -124,6 +124,9 @@ def _print_description(console: Console, trace: Trace, figures: dict[str, Any]) 
     table.add_row("span", f"{duration(figures['span_s'])}, {figures['timing']} times")
     for label, sizes in (("prompts", prompts), ("outputs", outputs), ("growth a turn", growth)):
         table.add_row(label, _pairs(sizes))
+    if figures["images"]:
+        rows = share(figures["image_tokens"], prompts["sum"])
+        table.add_row("images", f"{figures['images']:,} sent, {rows} of the prompt tokens")
     table.add_row("extend a turn", f"{figures['extends']:,} ({figures['extends_share']:.1%})")
     table.add_row("left early", f"{figures['aborted']:,}")
     total = prompts["sum"]

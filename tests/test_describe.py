@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from traces import small, traces
 
 from replay.describe import describe
-from replay.trace import Header, Trace
+from replay.trace import Header, Image, Trace
 
 
 def test_figures_counted_by_hand() -> None:
@@ -45,6 +45,19 @@ def test_figures_counted_by_hand() -> None:
         "64": 64 + 128,
         "512": 0,
     }
+
+
+def test_images_are_counted_as_often_as_they_are_sent() -> None:
+    one, two = Image(3, 9, "a" * 64), Image(20, 64, "b" * 64)
+    requests = (
+        small(0, [(-1, 0, 100)], [], images=(one, two)),
+        small(1, [(0, 0, 100), (-1, 0, 30)], [], images=(one, two)),
+        small(2, [(-1, 0, 10)], []),
+    )
+    figures = describe(Trace("t", Header(), requests))
+    assert (figures["images"], figures["image_tokens"]) == (4, 146)
+    # Copied as they were: the whole first prompt, its pictures too.
+    assert figures["ideal_cached_tokens"] == 100
 
 
 @given(traces())

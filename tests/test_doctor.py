@@ -13,7 +13,7 @@ from cache.types import Region
 from replay.doctor import cause_table, parting_table, partings, print_diagnosis
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
-from replay.trace import Trace
+from replay.trace import Image, Run, Trace
 from sim.compute import PrefillTime
 from sim.profile import load, with_settings
 
@@ -41,6 +41,26 @@ def test_reasoning_that_is_left_out_costs_the_answer_that_comes_back() -> None:
     build.drop(first, 400, 420, 30, 9)
     (found,) = partings(build.trace())
     assert (found.region, found.at, found.back) == (Region.REASONING, 400, 40)
+
+
+def test_rows_of_images_that_come_back_are_counted_apart() -> None:
+    """The first 100 tokens changed, with a picture among them; another one came back."""
+    build = Builder()
+    first = build.fresh(400, 60)
+    kept = Image(150, 64, "a" * 64)
+    build.change(images=(Image(20, 9, "b" * 64), kept))
+    build.drop(first, 0, 100, 30, 9)
+    runs = (Run(-1, 0, 90), Run(0, 100, 360), Run(-1, 0, 30))
+    build.change(prompt=runs, images=(Image(40, 9, "b" * 64), kept._replace(offset=140)))
+    (found,) = partings(build.trace())
+    assert (found.at, found.back, found.images) == (0, 360, 64)
+    table = parting_table([build.trace()], SECONDS)
+    assert table["image_tokens"].tolist() == [64]
+    text = io.StringIO()
+    print_diagnosis(
+        Console(file=text, width=160), table, table.assign(cause="x", tokens=0, requests=0)
+    )
+    assert " 64 " in text.getvalue()
 
 
 def test_a_conversation_that_only_grows_has_none() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from nights import small_night
+from photos import data_url, photo
 
 from replay import commands
 from replay.tracefile import trace_lines, write_trace
@@ -224,6 +225,26 @@ def test_a_raw_recording_replays_and_its_scrub_holds_no_text(run: Run, tmp_path:
     assert "evening" not in out.read_text() and "Hello" not in out.read_text()
     again = json.loads(run("replay", out, "--json")[1])
     assert again["prompt_tokens"] == summary["prompt_tokens"]
+
+
+def test_images_of_a_recording_are_read_counted_and_scrubbed(run: Run, tmp_path: Path) -> None:
+    part = {"type": "image_url", "image_url": {"url": data_url(photo(1))}}
+    shown = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}
+    path, out = tmp_path / "raw.jsonl", tmp_path / "out.jsonl"
+    path.write_text("\n".join([raw_line([GOOD]), raw_line([shown])]))
+    summary = json.loads(run("replay", path, "--json")[1])
+    assert (summary["requests"], summary["verified"]["failed"]) == (2, 0)
+    assert run("scrub", path, "--out", out)[0] == 0
+    assert "base64" not in out.read_text()
+    again = json.loads(run("replay", out, "--json")[1])
+    assert again["prompt_tokens"] == summary["prompt_tokens"]
+    code, printed, _ = run("trace", "show", out)
+    assert code == 0 and "1 sent, " in printed
+    assert json.loads(run("trace", "show", path, "--json")[1])["image_tokens"] == 64
+    broken = out.read_text().replace('"images":[[', '"images":[[-', 1)
+    out.write_text(broken)
+    code, _, err = run("replay", out)
+    assert code == 2 and f"{out}:3: a start in 'images'" in one_line(err)
 
 
 @pytest.mark.parametrize(
