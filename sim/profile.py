@@ -69,6 +69,9 @@ class Profile:
     side_window: int
     answer_tokens: int
     """What an answer may have where a request does not say."""
+    images_max: int
+    image_rows_max: int
+    """Images of a prompt, and their rows in all; over either the oldest are left out."""
     board_bytes: int
     """All the memory there is, for the engine and everything else on the box."""
     headroom_bytes: int
@@ -100,6 +103,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         whole = ("vocab", "grid", "window", "row_bytes", "anchor_bytes", "side_window")
+        whole += ("images_max", "image_rows_max")
         for name in whole:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")

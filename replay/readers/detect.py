@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from engine.pictures.leave_out import Cap
 from replay.bad import BadInput, OnBad, refuse
 from replay.open import find_files, read_head
 from replay.trace import Trace
@@ -40,9 +42,12 @@ def detect(path: Path) -> str:
     raise BadInput(str(path), 1, f"the format is none of {', '.join(FORMATS)}")
 
 
-def reader(name: str) -> Reader:
-    """The reader of a format. A reader is imported when it is asked for: the one of raw recordings
-    brings a tokenizer and a chat template along."""
+def reader(name: str, cap: Cap | None = None) -> Reader:
+    """The reader of a format; `cap` bounds the images of a raw recording's prompts.
+
+    A reader is imported when it is asked for: the one of raw recordings brings a tokenizer and a
+    chat template along.
+    """
     assert name in FORMATS
     if name == "moorage":
         return read_trace
@@ -53,14 +58,21 @@ def reader(name: str) -> Reader:
     elif name == "bailian":
         from replay.readers import bailian as module
     else:
-        from replay.readers import raw as module
+        from replay.readers import raw
+
+        return partial(raw.read, cap=cap)
     return module.read
 
 
 def read_traces(
-    paths: Sequence[Path], on_bad: OnBad = refuse, name: str | None = None
+    paths: Sequence[Path],
+    on_bad: OnBad = refuse,
+    name: str | None = None,
+    cap: Cap | None = None,
 ) -> list[Trace]:
     """The traces of files and folders, of one format or of what each file is.
+
+    `cap` is what a raw recording's prompts may have of images.
 
     A file that cannot be read at all goes to `on_bad` as a bad line does; when none is left, the
     last one's BadInput is raised.
@@ -69,7 +81,7 @@ def read_traces(
     last = BadInput("input", None, "no file was named")
     for path in find_files(paths):
         try:
-            traces.append(reader(name or detect(path))(path, on_bad))
+            traces.append(reader(name or detect(path), cap)(path, on_bad))
         except BadInput as bad:
             on_bad(bad)
             last = bad

@@ -10,6 +10,7 @@ from engine.chat.gallery import Gallery
 from engine.chat.messages import ChatError, Message, See, messages_of, tools_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from engine.pictures.leave_out import Cap
 from replay.bad import BadInput, OnBad, refuse
 from replay.fields import Fields
 from replay.live import LiveTokens
@@ -26,10 +27,10 @@ _RIG_KINDS = frozenset({"request", "reply", "mark"})
 """What the Open WebUI rig writes under `kind`; the opencode rig's kinds are others."""
 
 
-def read(path: Path, on_bad: OnBad = refuse) -> Trace:
+def read(path: Path, on_bad: OnBad = refuse, cap: Cap | None = None) -> Trace:
     """A recording as a trace: rendered, tokenised, scrubbed; with the tokens as they were beside
-    it. Raises BadInput as `exchanges`."""
-    template, gallery = Template(Tokenizer()), Gallery()
+    it. `cap` is what a prompt may have of images. Raises BadInput as `exchanges`."""
+    template, gallery = Template(Tokenizer(), cap=cap), Gallery()
     found = exchanges(path, on_bad, gallery)
     trace = scrub(found, name=stem(path), template=template)
     return replace(trace, live=LiveTokens(answered(found), template, gallery))
