@@ -241,6 +241,15 @@ def test_images_of_a_recording_are_read_counted_and_scrubbed(run: Run, tmp_path:
     code, printed, _ = run("trace", "show", out)
     assert code == 0 and "1 sent, " in printed
     assert json.loads(run("trace", "show", path, "--json")[1])["image_tokens"] == 64
+    four = {"role": "user", "content": [part, part, part, part]}
+    path.write_text(raw_line([four]))
+    tokens = [
+        json.loads(run("replay", path, "--json", "--set", f"images_max={most}")[1])["prompt_tokens"]
+        for most in (4, 2)
+    ]
+    assert tokens[0] - tokens[1] > 2 * 64 - 30
+    code, _, err = run("replay", path, "--set", "images_max=0")
+    assert code == 2 and "images_max must be positive" in one_line(err)
     broken = out.read_text().replace('"images":[[', '"images":[[-', 1)
     out.write_text(broken)
     code, _, err = run("replay", out)
