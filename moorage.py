@@ -75,15 +75,16 @@ def doctor(
 @app.command()
 def profile(
     name: Annotated[str, typer.Argument(help="a profile's name")] = "spark-27b",
+    settings: Set = [],  # noqa: B006
     prefill: Annotated[
         tuple[int, int] | None, typer.Option(help="seconds from FROM to TO tokens")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a board's numbers, and its time model beside what was measured."""
+    """Print a board's numbers, its time model beside what was measured, and its worst case."""
     from replay.commands import run_profile
 
-    run_profile(name, prefill=prefill, as_json=as_json)
+    run_profile(name, settings=settings, prefill=prefill, as_json=as_json)
 
 
 @app.command()

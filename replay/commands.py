@@ -14,7 +14,6 @@ from rich.console import Console
 
 from cache.host import OsFiles, SystemClock
 from cache.journal import Journal
-from engine.pictures.leave_out import Cap
 from replay.bad import BadInput, OnBad, refuse
 from replay.doctor import cause_table, parting_table, print_diagnosis
 from replay.driver import Options, Replay
@@ -26,6 +25,7 @@ from replay.report import duration, print_failures, print_profile, print_summary
 from replay.schedule import Arrivals
 from replay.summary import summarise
 from replay.trace import Trace
+from replay.worst import print_worst, worst_data
 from sim.compute import PrefillTime
 from sim.profile import Profile, load, with_settings
 
@@ -68,10 +68,10 @@ def run_replay(
     board = board_of(profile, settings)
     share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
     spaced = _arrivals(arrivals)
-    traces, skipped = traces_of(names, skip_bad, console, board=board)
+    traces, skipped = traces_of(names, skip_bad, console)
     options = Options(board, model, spaced, users, share, seed)
     ledger, wall_s = replayed(traces, options, out)
-    summary = summarise(ledger, wall_s=wall_s, seed=seed)
+    summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board)
     if skip_bad:
         summary["skipped_lines"] = skipped
     title = f"{', '.join(names)} on {model} as {board.name}, {spaced} arrivals"
@@ -143,22 +143,14 @@ def board_of(name: str, settings: Sequence[str]) -> Profile:
 
 
 def traces_of(
-    names: Sequence[str],
-    skip_bad: bool,
-    console: Console,
-    name: str | None = None,
-    board: Profile | None = None,
+    names: Sequence[str], skip_bad: bool, console: Console, name: str | None = None
 ) -> tuple[list[Trace], int]:
-    """The traces that names stand for, and how many bad lines were passed over.
-
-    The board bounds the images of a raw recording's prompts.
-    """
-    cap = Cap(board.images_max, board.image_rows_max) if board else None
+    """The traces that names stand for, and how many bad lines were passed over."""
     skipped = SkippedLines(console)
     on_bad: OnBad = skipped if skip_bad else refuse
     paths = [NIGHT if name == "night" else Path(name) for name in names]
     with progress("reading", None, unit="files"):
-        traces = read_traces(paths, on_bad, name, cap)
+        traces = read_traces(paths, on_bad, name)
     return traces, skipped.count
 
 
@@ -190,7 +182,7 @@ def run_doctor(
     console = Console(stderr=as_json)
     board = board_of(profile, settings)
     seconds = PrefillTime.fit(board).seconds
-    traces, _ = traces_of(names, skip_bad, console, board=board)
+    traces, _ = traces_of(names, skip_bad, console)
     options = Options(board, verify=0.0)
     ledger, _ = replayed(traces, options)
     parted, causes = parting_table(traces, seconds), cause_table(ledger, seconds)
@@ -201,10 +193,12 @@ def run_doctor(
         print_diagnosis(console, parted, causes)
 
 
-def run_profile(name: str, *, prefill: tuple[int, int] | None, as_json: bool) -> None:
+def run_profile(
+    name: str, *, settings: Sequence[str], prefill: tuple[int, int] | None, as_json: bool
+) -> None:
     """`moorage profile`: a board's numbers, or the seconds of one prefill."""
     console = Console()
-    board = board_of(name, ())
+    board = board_of(name, settings)
     seconds = PrefillTime.fit(board).seconds
     if prefill is not None:
         start, stop = prefill
@@ -219,6 +213,8 @@ def run_profile(name: str, *, prefill: tuple[int, int] | None, as_json: bool) ->
         for check in board.prefill_checks
     ]
     if as_json:
-        sys.stdout.write(json.dumps(asdict(board) | {"prefill_checks": checks}) + "\n")
+        more = {"prefill_checks": checks, "worst_case": worst_data(board)}
+        sys.stdout.write(json.dumps(asdict(board) | more) + "\n")
         return
     print_profile(console, board, checks)
+    print_worst(console, board)

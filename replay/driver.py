@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,7 @@ from replay.source import Source
 from replay.tokens import Tokens as TraceTokens
 from replay.trace import Request, Trace
 from replay.verify import Verdict
+from sim.board import Board
 from sim.clock import VirtualClock
 from sim.compute import Compute
 from sim.jobs import SeededJobs
@@ -76,12 +78,14 @@ class Replay:
         pieces = traces[0].live.pieces if self._live and traces[0].live else TracePieces()
         meets = meeting(profile, pieces)
         stack = Stack(engine, stack_config(profile), meets)
-        jobs, meter = SeededJobs(options.seed), Compute(profile, clock)
-        self._box = Box(engine, stack, clock, jobs, journal or Journal(), meter)
+        self._board = board = Board(profile, clock, Compute(profile, clock))
+        jobs = SeededJobs(options.seed)
+        self._box = Box(engine, stack, clock, jobs, journal or Journal(), board)
         count, window = profile.side_slots, profile.side_window
         self._slots = Slots.beside(
-            self._box, count, window, lambda engine: side_stack(engine, meets)
+            self._box, count, window, lambda engine: side_stack(engine, meets, stack.store)
         )
+        board.holds(self._held)
         self._verifiers = {box.slot: verifier(box.engine) for box in self._slots}
         self._ideal = Ideal()
         self._tokens: dict[int, TraceTokens] = {}
@@ -93,6 +97,20 @@ class Replay:
     def box(self) -> Box:
         """What the requests run on."""
         return self._box
+
+    @property
+    def board(self) -> Board:
+        """What it lies on."""
+        return self._board
+
+    def _held(self) -> Mapping[str, int]:
+        """Bytes by cache over all slots, which share the store."""
+        held = Counter(self._box.stack.held_bytes())
+        for box in self._slots:
+            if box is not self._box:
+                sizes = box.stack.held_bytes()
+                held.update({name: size for name, size in sizes.items() if name != "store"})
+        return held
 
     def __iter__(self) -> Iterator[LedgerRow]:
         schedule = Schedule(self._traces, self._options.users, self._options.arrivals)
@@ -109,6 +127,7 @@ class Replay:
         if request.prompt_tokens >= self._engine.window:
             return refused(name, arrival, request, wait_s)
         prompt, saw = self._prompt(request, self._tokens_of(arrival)), _Watch()
+        self._board.begins()
         box = self._slots.choose(prompt)
         self._serve(box, arrival, request, prompt, saw)
         self._slots.used(box)
@@ -123,6 +142,7 @@ class Replay:
             else None,
             checked=verdict.gate if verdict else None,
             failure=verdict.why if verdict else "",
+            usage=self._board.ends(),
         )
         return served(name, arrival, request, wait_s, self._box.journal.rows[-1], seen)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import pandas as pd
 
+from cache.budget import LEVELS
 from cache.journal import TurnRow
 from cache.types import Gate
 from cache.why import Why
 from replay.schedule import Arrival
 from replay.trace import Request
+from sim.board import Usage
 
 CAUSES = (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.REPLACED)
+HOLDERS = ("rows", "anchors", "end", "park", "stash", "store", "encoded")
+"""What holds memory: rows in place, copies of the sections, what is put aside, what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,43 @@ class LedgerRow:
     held_end: int = 0
     held_park: int = 0
     held_stash: int = 0
+    held_store: int = 0
+    held_encoded: int = 0
+    """Bytes after it. The rows lie in the engine's own buffers, all others beside them."""
+    reserve: int = 0
+    """Freed blocks after it that went back to no driver."""
+    workspace: int = 0
+    """Bytes its prefill took beside weights, buffers and caches when most was held."""
+    peak: int = 0
+    """Bytes the driver had given out when most was held, the allocator's reserve among them."""
+    over_peak_s: float = 0.0
+    over_board_s: float = 0.0
+    """Seconds of its prefill above the peak, and above all the memory there is."""
+    over_ceiling_s: float = 0.0
+    """Seconds above the ceiling while nothing was served, before it came."""
+    no_room: bool = False
+    """Refused, because its prefill did not fit the peak; every count is then zero."""
+    retry_after_s: int = 0
+    shed_encoded: int = 0
+    shed_store: int = 0
+    shed_anchors: int = 0
+    shed_end: int = 0
+    shed_stash: int = 0
+    shed_park: int = 0
+    shed_pin: int = 0
+    """Bytes that caches gave back for it."""
 
 
-def refused(trace: str, arrival: Arrival, request: Request, wait_s: float) -> LedgerRow:
-    """The row of a request whose prompt does not fit the window."""
+def refused(
+    trace: str,
+    arrival: Arrival,
+    request: Request,
+    wait_s: float,
+    *,
+    retry_after_s: int | None = None,
+    usage: Usage | None = None,
+) -> LedgerRow:
+    """The row of a request whose prompt does not fit the window, or not now the memory."""
     return LedgerRow(
         trace=trace,
         user=arrival.user,
@@ -93,11 +131,14 @@ def refused(trace: str, arrival: Arrival, request: Request, wait_s: float) -> Le
         session=request.session,
         client=request.client,
         kind=request.kind,
-        over_window=True,
+        over_window=retry_after_s is None,
         arrival_s=arrival.at_s,
         wait_s=wait_s,
         unread=request.prompt_tokens,
         extends=request.extends,
+        no_room=retry_after_s is not None,
+        retry_after_s=retry_after_s or 0,
+        **memory_columns(usage),
     )
 
 
@@ -112,6 +153,10 @@ class Served:
     """End anchor after the request this one extends."""
     checked: Gate | None
     failure: str
+    usage: Usage | None = None
+    """What the board held meanwhile."""
+    shed: Mapping[str, int] = field(default_factory=dict)
+    """Bytes given back for it, by level."""
 
 
 def served(
@@ -165,12 +210,24 @@ def served(
         end_resume=saw.end_before is not None and turn.cached >= saw.end_before,
         checked=None if saw.checked is None else saw.checked.name.lower(),
         failure=saw.failure,
-        held_rows=turn.held_bytes["rows"],
-        held_anchors=turn.held_bytes["anchors"],
-        held_end=turn.held_bytes["end"],
-        held_park=turn.held_bytes["park"],
-        held_stash=turn.held_bytes["stash"],
+        **{f"held_{name}": turn.held_bytes.get(name, 0) for name in HOLDERS},
+        **{f"shed_{name}": saw.shed.get(name, 0) for name in LEVELS},
+        **memory_columns(saw.usage),
     )
+
+
+def memory_columns(usage: Usage | None) -> dict[str, Any]:
+    """What a request did to the board's memory."""
+    if usage is None:
+        return {}
+    return {
+        "reserve": usage.after.reserve_bytes,
+        "workspace": usage.highest.workspace_bytes,
+        "peak": usage.highest.total_bytes,
+        "over_peak_s": usage.over_peak_s,
+        "over_board_s": usage.over_board_s,
+        "over_ceiling_s": usage.over_ceiling_s,
+    }
 
 
 def reread_by_cause(turn: TurnRow, ideal: int) -> Mapping[Why, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from replay.plots import FIGURES, to_svg
+from replay.plots import FIGURES, memory_over_time, to_svg
 from replay.report import duration, share
 
 STYLE = """
@@ -30,11 +30,12 @@ td.number, th.number { text-align: right; }
 
 def render(title: str, about: str, summary: Mapping[str, Any], ledger: pd.DataFrame) -> str:
     """The whole page."""
-    served = ledger[~ledger["over_window"]]
-    figures = "".join(
-        f"<h2>{html.escape(name)}</h2>\n{to_svg(draw(served))}\n"
-        for name, draw in (FIGURES.values() if len(served) else ())
-    )
+    served = ledger[~ledger["over_window"] & ~ledger["no_room"]]
+    drawn = [(name, draw(served)) for name, draw in (FIGURES.values() if len(served) else ())]
+    limits = summary["memory"].get("limits")
+    if limits and len(served):
+        drawn.append(("What lies on the board", memory_over_time(served, limits)))
+    figures = "".join(f"<h2>{html.escape(name)}</h2>\n{to_svg(one)}\n" for name, one in drawn)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -55,6 +56,7 @@ def _cards(summary: Mapping[str, Any]) -> str:
         ("first token, p50", duration(summary["ttft_s"]["p50"]), ""),
         ("first token, p99", duration(summary["ttft_s"]["p99"]), ""),
         ("resumed at the end", f"{summary['end_resumes']:,} of {summary['followups']:,}", ""),
+        *_memory_cards(summary),
         ("checked", f"{verified['checked']:,}", ""),
         ("gates that failed", f"{verified['failed']:,}", "bad" if verified["failed"] else ""),
     ]
@@ -63,6 +65,16 @@ def _cards(summary: Mapping[str, Any]) -> str:
         for label, value, kind in cards
     )
     return f'<div class="cards">{inner}</div>\n'
+
+
+def _memory_cards(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    peak, over = summary["peak_bytes"]["total"], summary["memory"]["over_s"]["peak"]
+    cards = []
+    if peak:
+        cards.append(("most memory", f"{peak / 2**30:.1f} GiB", "bad" if over else ""))
+    if summary["no_room"]:
+        cards.append(("refused, no memory", f"{summary['no_room']:,}", ""))
+    return cards
 
 
 def _kinds(served: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import matplotlib
 import pandas as pd
@@ -102,6 +102,69 @@ def context_growth(ledger: pd.DataFrame) -> Figure:
         axes.plot(hours, group["prompt"], ".-", markersize=2.5, linewidth=width, color=colour)
     _label(axes, "hours", "tokens of the prompt")
     return figure
+
+
+HELD_COLOURS = {
+    "park": "#2a7f9e",
+    "anchors": "#7fb7be",
+    "end": "#3d5a6c",
+    "stash": "#edae49",
+    "store": "#66a182",
+    "encoded": "#c98bb9",
+    "reserve": "#dfe4e6",
+}
+"""What lies on the board beside weights and buffers, the dearest to lose at the bottom."""
+GIB = 2**30
+
+
+def memory_over_time(ledger: pd.DataFrame, limits: Mapping[str, int], most: int = 800) -> Figure:
+    """Bytes by cache after every request and the highest while it was served, under the limits.
+
+    Of more than `most` requests those are drawn that held most in their slice of time.
+    """
+    figure, axes = _figure(height=4.4)
+    ledger = _fullest(ledger, most)
+    hours = (ledger["arrival_s"] + ledger["wait_s"]) / 3600
+    base = limits["base_bytes"] / GIB
+    bottom = pd.Series(base, index=ledger.index)
+    for name, colour in HELD_COLOURS.items():
+        column = ledger["reserve" if name == "reserve" else f"held_{name}"] / GIB
+        if column.any():
+            top = bottom + column
+            label = "freed, kept by the allocator" if name == "reserve" else name
+            axes.fill_between(hours, bottom, top, step="post", color=colour, label=label, lw=0)
+            bottom = top
+    peaks = ledger[ledger["peak"] > 0]
+    axes.plot(
+        *(hours[peaks.index], peaks["peak"] / GIB),
+        *(".",),
+        color="#1d2b33",
+        markersize=2.2,
+        label="highest during a request",
+    )
+    highest = max(limits["peak_bytes"], ledger["peak"].max()) / GIB
+    for name, colour in (("ceiling", "#8d6a9f"), ("peak", "#d1495b"), ("board", "#1d2b33")):
+        at = limits[f"{name}_bytes"] / GIB
+        if at <= 1.05 * highest:
+            axes.axhline(at, color=colour, linestyle="--", linewidth=1.1)
+            text = f"{name} {at:.1f} GiB"
+            where = {"xy": (1.0, at), "xycoords": ("axes fraction", "data")}
+            axes.annotate(text, **where, ha="right", va="bottom", color=colour, fontsize=9)
+    axes.set_ylim(base - 0.02 * (highest - base), highest + 0.06 * (highest - base))
+    axes.set_xlabel("hours")
+    axes.set_ylabel(f"GiB, from the {base:.1f} of weights and buffers up")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False, ncols=4)
+    return figure
+
+
+def _fullest(ledger: pd.DataFrame, most: int) -> pd.DataFrame:
+    """At most so many of the requests, in time, each the fullest of its slice."""
+    ordered = ledger.assign(begun_s=ledger["arrival_s"] + ledger["wait_s"])
+    ordered = ordered.sort_values("begun_s", kind="stable").reset_index(drop=True)
+    if len(ordered) <= most:
+        return ordered
+    slices = pd.cut(ordered["begun_s"], most, labels=False)
+    return ordered.loc[ordered.groupby(slices)["peak"].idxmax()]
 
 
 FIGURES: dict[str, tuple[str, Callable[[pd.DataFrame], Figure]]] = {

@@ -63,6 +63,7 @@ def _print_lines(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_column(style="bold")
     table.add_column()
     refused = f", {summary['over_window']:,} over the window" if summary["over_window"] else ""
+    refused += f", {summary['no_room']:,} refused, no memory" if summary["no_room"] else ""
     followups, ends = summary["followups"], summary["end_resumes"]
     table.add_row("requests", f"{summary['requests']:,}{refused}")
     table.add_row("re-read / new", share(summary["reread_tokens"], new))
@@ -81,16 +82,37 @@ def _print_lines(console: Console, summary: Mapping[str, Any]) -> None:
         f"[{style}]{verified['checked']:,} checked, {verified['failed']:,} failed[/{style}]"
         f" ({verified['bits']:,} bit for bit, {verified['greedy']:,} under the greedy gate)",
     )
-    peak = "   ".join(
-        f"{name} {size / 2**30:.2f} GiB" for name, size in summary["peak_bytes"].items()
-    )
-    table.add_row("peak", peak)
+    peaks = {name: size for name, size in summary["peak_bytes"].items() if name != "total"}
+    table.add_row("peak", _sizes(peaks))
+    for label, text in memory_lines(summary):
+        table.add_row(label, text)
     table.add_row(
         "replayed in",
         f"{duration(summary['wall_s'])}, {summary['prompt_tokens_per_wall_s'] / 1e6:.2f} M prompt "
         f"tokens a second, seed {summary['seed']}",
     )
     console.print(table)
+
+
+def memory_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the board held at most, and what its budget gave back and let pass."""
+    memory, most = summary["memory"], summary["peak_bytes"]["total"]
+    lines = []
+    if limits := memory.get("limits"):
+        named = {name: limits[f"{name}_bytes"] for name in ("ceiling", "peak", "board")}
+        lines.append(("memory", f"at most {most / 2**30:.2f} GiB; limits: {_sizes(named)}"))
+    if any(memory["shed_bytes"].values()):
+        lines.append(("given back", _sizes(memory["shed_bytes"])))
+    passed = {name: seconds for name, seconds in memory["over_s"].items() if seconds}
+    if passed:
+        text = ", ".join(f"the {name} for {duration(seconds)}" for name, seconds in passed.items())
+        lines.append(("passed", f"[red bold]{text}[/red bold]"))
+    return lines
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    """Bytes by name; what holds none is left out."""
+    return "   ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in sizes.items() if size)
 
 
 def print_failures(console: Console, ledger: pd.DataFrame, most: int = 10) -> None:

@@ -6,27 +6,31 @@ from typing import Any
 
 import pandas as pd
 
-from replay.ledger import CAUSES
+from cache.budget import LEVELS
+from replay.ledger import CAUSES, HOLDERS
+from sim.profile import Profile
 
-HOLDERS = ("rows", "anchors", "end", "park", "stash")
-"""What holds memory: rows in place, copies of the sections, what is put aside."""
 
-
-def summarise(ledger: pd.DataFrame, *, wall_s: float, seed: int) -> dict[str, Any]:
+def summarise(
+    ledger: pd.DataFrame, *, wall_s: float, seed: int, board: Profile | None = None
+) -> dict[str, Any]:
     """The fields of `moorage replay --json`.
 
     Tokens of requests that were refused, or that the client left during the prefill, count in
     `unread_tokens` alone, so that forwarded = prompt - cached and cached + reread + new = prompt.
     `by_source` shares out the cached tokens by the line they were resumed at, `by_why` the re-read
     ones by cause. `ttft_s` runs from the start of the prefill, `wait_s` is the queue before it.
+    `peak_bytes` has the most each cache held after any request, the largest workspace, and the most
+    that the driver had given out at once (`total`).
     """
-    served = ledger[~ledger["over_window"]]
+    served = ledger[~ledger["over_window"] & ~ledger["no_room"]]
     checked = served[served["checked"].notna()]
     totals = {f"{name}_tokens": int(served[name].sum()) for name in ("prompt", "cached")}
     totals |= {f"{name}_tokens": int(served[name].sum()) for name in ("forwarded", "new", "reread")}
     return {
         "requests": len(ledger),
         "over_window": int(ledger["over_window"].sum()),
+        "no_room": int(ledger["no_room"].sum()),
         **totals,
         "unread_tokens": int(ledger["unread"].sum()),
         "put_back_tokens": int(served["put_back"].sum()),
@@ -51,11 +55,37 @@ def summarise(ledger: pd.DataFrame, *, wall_s: float, seed: int) -> dict[str, An
             "bits": int((checked["checked"] == "bits").sum()),
             "greedy": int((checked["checked"] == "greedy").sum()),
         },
-        "peak_bytes": {name: _peak(served[f"held_{name}"]) for name in HOLDERS},
+        "peak_bytes": {
+            **{name: _peak(served[f"held_{name}"]) for name in HOLDERS},
+            "workspace": _peak(served["workspace"]),
+            "total": _peak(ledger["peak"]),
+        },
+        "memory": _memory(ledger, board),
         "wall_s": wall_s,
         "prompt_tokens_per_wall_s": totals["prompt_tokens"] / wall_s if wall_s else 0.0,
         "seed": seed,
     }
+
+
+def _memory(ledger: pd.DataFrame, board: Profile | None) -> dict[str, Any]:
+    """What was given back, by level, how long the limits were passed, and the board's own."""
+    seen: dict[str, Any] = {
+        "shed_bytes": {name: int(ledger[f"shed_{name}"].sum()) for name in LEVELS},
+        "over_s": {
+            name: float(ledger[f"over_{name}_s"].sum()) for name in ("ceiling", "peak", "board")
+        },
+    }
+    if board is not None:
+        seen["limits"] = {
+            "base_bytes": board.loaded_bytes,
+            "ceiling_bytes": board.ceiling_bytes,
+            "peak_bytes": board.peak_bytes,
+            "board_bytes": board.board_bytes,
+        }
+        for name in ("peak", "board"):
+            limit = seen["limits"][f"{name}_bytes"]
+            seen[f"requests_over_{name}"] = int((ledger["peak"] > limit).sum())
+    return seen
 
 
 def quantiles(seconds: pd.Series) -> dict[str, float]:

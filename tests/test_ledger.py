@@ -5,6 +5,8 @@ Method: a replayed small night; sums checked against the trace itself; the page 
 
 import io
 import json
+import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -15,8 +17,9 @@ from rich.console import Console
 from cache.why import Why
 from replay import page, plots
 from replay.driver import Options, Replay
-from replay.ledger import LedgerRow, reread_by_cause, to_frame
-from replay.report import duration, print_failures, print_summary, share
+from replay.ledger import HOLDERS, LedgerRow, refused, reread_by_cause, to_frame
+from replay.report import duration, memory_lines, print_failures, print_summary, share
+from replay.schedule import Arrival
 from replay.summary import summarise
 from sim.profile import load, with_settings
 
@@ -151,6 +154,8 @@ def test_the_page_needs_nothing_from_elsewhere(ledger: pd.DataFrame) -> None:
     text = page.render("<night>", "a & b", summary, ledger)
     assert "<night>" not in text and "&lt;night&gt;" in text and "a &amp; b" in text
     assert text.count("<svg") == len(plots.FIGURES)
+    limited = summarise(ledger, wall_s=2.0, seed=3, board=BOARD)
+    assert page.render("t", "", limited, ledger).count("<svg") == len(plots.FIGURES) + 1
     for outside in ("src=", "@import", "<script", "<link"):
         assert outside not in text
 
@@ -160,3 +165,59 @@ def test_one_request_makes_a_page_too() -> None:
     build.fresh(100, 5)
     frame = to_frame(Replay([build.trace()], Options(BOARD)))
     assert "<svg" in page.render("t", "", summarise(frame, wall_s=1.0, seed=0), frame)
+
+
+# memory
+
+
+def test_what_lay_on_the_board_adds_up(ledger: pd.DataFrame) -> None:
+    """After a request: load, caches and reserve; while it was served no less, and its workspace."""
+    served = ledger[~ledger["over_window"]]
+    beside = served[[f"held_{name}" for name in HOLDERS if name != "rows"]].sum(axis=1)
+    assert (served["peak"] >= BOARD.loaded_bytes + beside + served["reserve"]).all()
+    assert (served["workspace"] <= BOARD.workspace_floor_bytes).all() and beside.max() > 0
+    summary = summarise(ledger, wall_s=1.0, seed=0, board=BOARD)
+    assert summary["peak_bytes"]["total"] == served["peak"].max()
+    assert summary["peak_bytes"]["workspace"] == BOARD.workspace_floor_bytes
+    assert summary["memory"]["limits"]["ceiling_bytes"] == BOARD.ceiling_bytes
+    assert summary["memory"]["requests_over_board"] == 0
+
+
+def test_a_run_over_its_limits_is_seen_and_said(ledger: pd.DataFrame) -> None:
+    over = ledger.assign(over_peak_s=0.5, shed_store=2**30)
+    low = replace(BOARD, peak_bytes=int(ledger["peak"].max()) - 1)
+    summary = summarise(over, wall_s=1.0, seed=0, board=low)
+    assert summary["memory"]["requests_over_peak"] > 0
+    said = dict(memory_lines(summary))
+    assert "the peak for" in said["passed"]
+    assert said["given back"] == f"store {len(over):.2f} GiB"
+    assert '<div class="card bad"><b>' in page.render("t", "", summary, over)
+
+
+def test_a_refusal_is_a_row_that_counts_nothing(ledger: pd.DataFrame) -> None:
+    build = Builder()
+    build.fresh(100, 5)
+    trace = build.trace()
+    row = refused("t", Arrival(1.0, 0, 0, 0), trace.requests[0], 0.0, retry_after_s=30)
+    assert (row.no_room, row.over_window, row.retry_after_s) == (True, False, 30)
+    both = pd.concat([ledger, to_frame([row])], ignore_index=True)
+    before, after = (summarise(frame, wall_s=1.0, seed=0) for frame in (ledger, both))
+    assert after["no_room"] == 1 and after["requests"] == before["requests"] + 1
+    assert after["unread_tokens"] == before["unread_tokens"] + 100
+    for key in ("prompt_tokens", "forwarded_tokens", "requests_by_source", "verified"):
+        assert after[key] == before[key]
+    text = io.StringIO()
+    print_summary(Console(file=text, width=120), "a night", after)
+    assert "1 refused, no memory" in text.getvalue()
+    assert "refused, no memory" in page.render("t", "", after, both)
+
+
+def test_the_memory_of_many_requests_is_drawn_from_the_fullest(ledger: pd.DataFrame) -> None:
+    limits = summarise(ledger, wall_s=1.0, seed=0, board=BOARD)["memory"]["limits"]
+    served = ledger[~ledger["over_window"]]
+    text = plots.to_svg(plots.memory_over_time(served, limits, most=20))
+    assert text == plots.to_svg(plots.memory_over_time(served, limits, most=20))
+    few, all_ = (plots._fullest(served, most) for most in (20, len(served)))
+    assert len(few) <= 20 < len(all_) and few["peak"].max() == all_["peak"].max()
+    for name in ("ceiling", "peak", "anchors", "highest during a request"):
+        assert re.search(rf">{name}", text), name

@@ -1,0 +1,103 @@
+"""A board's worst case: what each of its budgets may hold, summed beside its limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cache.anchors import AnchorConfig
+from cache.parked import ParkConfig
+from cache.worst import Claims, WorstCase, worst_case
+from sim.profile import Profile
+
+SIDE_ANCHORS, GUEST_COPIES = 4, 2
+"""A side slot's anchors; a guest's one anchor and its end."""
+
+
+def caches_of(board: Profile) -> Claims:
+    """The most that each cache holds."""
+    copy = board.anchor_bytes
+    anchors = max(AnchorConfig().newest_kept, board.resident_bytes // copy)
+    if board.anchor_rule == "every":
+        anchors = board.window // min(board.grid, board.checkpoint_tokens or board.grid)
+    guest = GUEST_COPIES if board.guest_tokens and board.stash_bytes else 0
+    return {
+        "encoded pictures": board.encoded_bytes,
+        "state store": board.store_bytes,
+        "anchors": anchors * copy,
+        "end anchor": board.end_anchor * copy,
+        "a guest's copies": guest * copy,
+        "stash": board.stash_bytes,
+        "pool: parked and pinned": board.park_bytes + board.pin_bytes,
+        "side slots' copies": board.side_slots * (SIDE_ANCHORS + board.end_anchor) * copy,
+    }
+
+
+def copies_of(board: Profile) -> Claims:
+    """What is held for a moment, beside what it replaces."""
+    block = min(ParkConfig().block_rows, board.window)
+    return {
+        "a block in a swap": block * board.row_bytes,
+        "a second end anchor": board.end_anchor * board.anchor_bytes,
+    }
+
+
+def worst_of(board: Profile) -> WorstCase:
+    """The board's worst case."""
+    caches, copies = caches_of(board), copies_of(board)
+    return worst_case(board.limits, board.cost, board.window, board.loaded_bytes, caches, copies)
+
+
+def worst_data(board: Profile) -> dict[str, Any]:
+    """The worst case as `moorage profile --json` has it."""
+    worst = worst_of(board)
+    return {
+        "resting": dict(worst.resting),
+        "passing": dict(worst.passing),
+        "resting_bytes": worst.resting_bytes,
+        "passing_bytes": worst.passing_bytes,
+        "most_bytes": worst.most_bytes,
+        "available_bytes": board.board_bytes - worst.most_bytes,
+        "keeps_headroom": board.board_bytes - worst.most_bytes >= board.headroom_bytes,
+    }
+
+
+def print_worst(console: Console, board: Profile) -> None:
+    """The worst case as a table, and whether it leaves the rest of the box its memory."""
+    worst, limits = worst_of(board), board.limits
+    table = Table(title="Memory at the worst", title_justify="left", header_style="bold")
+    table.add_column("what")
+    for name in ("GiB", "sum", "limit"):
+        table.add_column(name, justify="right")
+    total = 0
+    between = {**worst.resting, "freed, kept by the allocator": limits.slack_bytes}
+    for what, nbytes in between.items():
+        total += nbytes
+        if nbytes:
+            table.add_row(what, _gib(nbytes), _gib(total))
+    table.add_row("between requests", "", _gib(total), f"ceiling {_gib(limits.ceiling_bytes)}")
+    table.add_section()
+    total -= limits.slack_bytes
+    for what, nbytes in worst.passing.items():
+        total += nbytes
+        if nbytes:
+            table.add_row(what, _gib(nbytes), _gib(total))
+    table.add_row("during a prefill", "", _gib(total), f"peak {_gib(limits.peak_bytes)}")
+    console.print(table)
+    console.print(headroom(board, worst), highlight=False)
+
+
+def headroom(board: Profile, worst: WorstCase) -> str:
+    """One line: what the limits leave of the board."""
+    left = board.board_bytes - worst.most_bytes
+    text = f"under the limits at most {_gib(worst.most_bytes)} of {_gib(board.board_bytes)} GiB"
+    if left < 0:
+        return f"[red bold]{text}: more than the board has[/red bold]"
+    text += f": {_gib(left)} are left, {_gib(board.headroom_bytes)} should be"
+    return text if left >= board.headroom_bytes else f"[red bold]{text}[/red bold]"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f}"
