@@ -14,6 +14,7 @@ from rich.console import Console
 
 from cache.host import OsFiles, SystemClock
 from cache.journal import Journal
+from engine.pictures.leave_out import Cap
 from replay.bad import BadInput, OnBad, refuse
 from replay.doctor import cause_table, parting_table, print_diagnosis
 from replay.driver import Options, Replay
@@ -68,7 +69,7 @@ def run_replay(
     board = board_of(profile, settings)
     share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
     spaced = _arrivals(arrivals)
-    traces, skipped = traces_of(names, skip_bad, console)
+    traces, skipped = traces_of(names, skip_bad, console, board=board)
     options = Options(board, model, spaced, users, share, seed)
     ledger, wall_s = replayed(traces, options, out)
     summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board)
@@ -143,14 +144,22 @@ def board_of(name: str, settings: Sequence[str]) -> Profile:
 
 
 def traces_of(
-    names: Sequence[str], skip_bad: bool, console: Console, name: str | None = None
+    names: Sequence[str],
+    skip_bad: bool,
+    console: Console,
+    name: str | None = None,
+    board: Profile | None = None,
 ) -> tuple[list[Trace], int]:
-    """The traces that names stand for, and how many bad lines were passed over."""
+    """The traces that names stand for, and how many bad lines were passed over.
+
+    The board bounds the images of a raw recording's prompts.
+    """
+    cap = Cap(board.images_max, board.image_rows_max) if board else None
     skipped = SkippedLines(console)
     on_bad: OnBad = skipped if skip_bad else refuse
     paths = [NIGHT if name == "night" else Path(name) for name in names]
     with progress("reading", None, unit="files"):
-        traces = read_traces(paths, on_bad, name)
+        traces = read_traces(paths, on_bad, name, cap)
     return traces, skipped.count
 
 
@@ -182,7 +191,7 @@ def run_doctor(
     console = Console(stderr=as_json)
     board = board_of(profile, settings)
     seconds = PrefillTime.fit(board).seconds
-    traces, _ = traces_of(names, skip_bad, console)
+    traces, _ = traces_of(names, skip_bad, console, board=board)
     options = Options(board, verify=0.0)
     ledger, _ = replayed(traces, options)
     parted, causes = parting_table(traces, seconds), cause_table(ledger, seconds)
