@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import queue
 import threading
@@ -33,9 +34,12 @@ class SystemClock:
 class OsFiles:
     """Files in one private directory (mode 0700); names are relative and stay inside it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, readonly: bool = False) -> None:
+        """Makes the directory, unless `readonly`: then files are opened for reading alone."""
         self.root = root
-        os.makedirs(root, mode=0o700, exist_ok=True)
+        self._access = os.O_RDONLY if readonly else os.O_RDWR
+        if not readonly:
+            os.makedirs(root, mode=0o700, exist_ok=True)
 
     def _path(self, name: str) -> str:
         assert name and name == os.path.basename(name) and name not in (".", ".."), name
@@ -47,7 +51,25 @@ class OsFiles:
 
     def open(self, name: str) -> int:
         """A handle for reading and writing an existing file."""
-        return os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
+        return os.open(self._path(name), self._access | os.O_CLOEXEC)
+
+    def lock(self, name: str) -> int | None:
+        """A handle that holds the name's lock until it is closed; None when another has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        handle = os.open(self._path(name), flags, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def make_private(self) -> None:
+        """The directory's mode becomes 0700, whoever made it."""
+        os.chmod(self.root, 0o700)
 
     def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
         """Write all of `data` at `offset`; the system may take less than it was given."""
