@@ -21,6 +21,7 @@ MODULES = {
     "reserialised-tools": "experiments.reserialised_tools",
     "anchor-rules": "experiments.anchor_rules",
     "align-speed": "experiments.align_speed",
+    "chunk-size": "experiments.chunk_size",
     "three-users": "experiments.three_users",
     "end-resumes": "experiments.end_resumes",
 }

@@ -57,7 +57,10 @@ class Compute:
         """Rows that the prefill under way has forwarded."""
 
     def prefilled(self, start: int, stop: int) -> None:
-        """Charge a chunk; one that goes on where the last ended belongs to the same prefill."""
+        """Charge a chunk; one that goes on where the last ended belongs to the same prefill.
+
+        So does the retry of one that was cancelled, which may cost a chunk more than it would.
+        """
         if start != self._done:
             self._begun = start
         before = self._time.chunks_s(self._begun, start)
@@ -66,5 +69,6 @@ class Compute:
         self._done = stop
 
     def decoded(self, tokens: int) -> None:
-        """Charge a round."""
+        """Charge a round; the next prefill is another one, wherever it starts."""
+        self._done = -1
         self._clock.charge(tokens * self._token_s)
