@@ -25,6 +25,7 @@ from replay.runs import RunFinder
 from replay.tokens import Tokens
 from replay.trace import FRESH, SPECIAL, TEXT, Header, Image, Request, Run, Trace
 from replay.tracefile import parse_trace, trace_lines
+from replay.writers.blocks import prompts_in_blocks
 
 VOCAB = 1_000
 CLASSES = np.full(VOCAB, TEXT, np.uint8)
@@ -167,3 +168,11 @@ def test_a_picture_has_the_rows_and_is_as_square_as_they_allow(rows: int) -> Non
     assert t == 1 and h <= w
     better = [n for n in range(h // 2 + 1, w // 2) if rows % n == 0 and n * n <= rows]
     assert not better
+
+
+def test_an_export_tells_images_apart() -> None:
+    """Prompts alike but for the image's pixels share the blocks before it, and equal ones all."""
+    made = [([*text(40, 1), name, *text(40, 2)], [5]) for name in ("aa", "bb", "aa")]
+    one, two, three = (blocks for _, blocks in prompts_in_blocks(trace_of(made), 16))
+    assert one == three and one[:2] == two[:2]
+    assert not set(one[2:]) & set(two[2:])

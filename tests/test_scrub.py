@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from photos import attached, data_url, photo
 from rawlines import SUMMARISE, TITLE, WEBUI_AGENT, assistant, own, result, system, user, write
 
 from cache.types import common_prefix
+from engine.chat.gallery import Gallery
 from engine.chat.messages import Call, Reply, Say, messages_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
@@ -190,6 +192,23 @@ def test_what_counts_as_going_on(
     before: list[Any], reply: Reply, after: list[Any], how: Follow | None
 ) -> None:
     assert follows(messages_of(before), reply, messages_of(after)) is how
+
+
+def test_a_question_about_another_picture_is_an_edit() -> None:
+    def shown(*seeds: int) -> dict[str, Any]:
+        return attached("What is it?", *(("a.png", data_url(photo(seed))) for seed in seeds))
+
+    see = Gallery().see
+    for before, after, how in (
+        (shown(1), shown(1), Follow.EXACT),
+        (shown(1), shown(2), None),
+        (shown(1), shown(1, 2), None),
+        (shown(1, 2), shown(2, 1), None),
+        # Clients that send no old images leave the words alone.
+        (shown(1), {**shown(1), "content": shown(1)["content"][:2]}, Follow.REWRITTEN),
+    ):
+        old, new = (messages_of(m, see) for m in ([before], [after, assistant(ANSWER), NEXT]))
+        assert follows(old, SAID, new) is how
 
 
 def test_a_hang_up_leaves_what_was_there_or_nothing() -> None:
