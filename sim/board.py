@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sim.clock import VirtualClock
@@ -107,12 +107,11 @@ class Board:
         begun_s = self._clock.mono_s()
         self._work.prefilled(start, stop)
         seconds = self._clock.mono_s() - begun_s
-        took = self._workspace(stop)
-        self._see(0)
+        took, now = self._workspace(stop), self._see()
         # What it can't take from the reserve is the driver's, and lies in the reserve after it.
-        self._reserve = max(self._reserve, took) - took
-        total = self._see(took).total_bytes
-        self._reserve += took
+        left = max(now.reserve_bytes, took) - took
+        total = self._note(replace(now, workspace_bytes=took, reserve_bytes=left)).total_bytes
+        self._reserve = left + took
         self._over_peak_s += seconds * (total > self._profile.peak_bytes)
         self._over_board_s += seconds * (total > self._profile.board_bytes)
 
@@ -124,26 +123,25 @@ class Board:
 
     def allocated_bytes(self) -> int:
         """Weights, buffers and caches; no chunk is running while anybody asks."""
-        return self._see(0).allocated_bytes
+        return self._see().allocated_bytes
 
     def reserve_bytes(self) -> int:
         """Freed blocks that the allocator keeps."""
-        return self._see(0).reserve_bytes
+        return self._see().reserve_bytes
 
     def give_back(self, keep_bytes: int) -> None:
         """Freed blocks above `keep_bytes` go back to the driver."""
         assert keep_bytes >= 0
-        self._see(0)
+        self._see()
         self._reserve = min(self._reserve, keep_bytes)
 
     def mark(self) -> None:
         """`peak_bytes` starts anew from here."""
         self._marked = 0
-        self._see(0)
+        self._see()
 
     def peak_bytes(self) -> int:
-        """The most that was allocated at once since the mark."""
-        self._see(0)
+        """The most that was allocated at once since the mark, as far as anybody has looked."""
         return self._marked
 
     # what is seen
@@ -151,21 +149,21 @@ class Board:
     def begins(self) -> None:
         """A request comes; what is held has been held since the last one ended."""
         self._highest = None
-        total = self._see(0).total_bytes
+        total = self._see().total_bytes
         idle_s = self._clock.mono_s() - (self.usages[-1].after.at_s if self.usages else 0.0)
         self._over_peak_s = self._over_board_s = 0.0
         self._over_ceiling_s = idle_s * (total > self._profile.ceiling_bytes)
 
     def ends(self) -> Usage:
         """The request is over."""
-        after = self._see(0)
+        after = self._see()
         assert self._highest is not None
         over = (self._over_peak_s, self._over_board_s, self._over_ceiling_s)
         usage = Usage(self._highest, after, *over)
         self.usages.append(usage)
         return usage
 
-    def _see(self, workspace: int) -> Moment:
+    def _see(self) -> Moment:
         """Look at the caches: what they freed is in the reserve, what they took came from it."""
         caches: dict[str, int] = {}
         for held in self._held:
@@ -179,7 +177,9 @@ class Board:
         else:
             self._reserve -= min(self._reserve, int(more * self._reuse))
         base = self._profile.loaded_bytes
-        moment = Moment(self._clock.mono_s(), base, caches, workspace, self._reserve)
+        return self._note(Moment(self._clock.mono_s(), base, caches, 0, self._reserve))
+
+    def _note(self, moment: Moment) -> Moment:
         self._marked = max(self._marked, moment.allocated_bytes)
         if self._highest is None or moment.total_bytes > self._highest.total_bytes:
             self._highest = moment
