@@ -9,6 +9,7 @@ picture let one conversation resume on another's image, and the gate sees it.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,22 @@ def test_the_same_words_about_another_picture_part_at_the_picture(tmp_path: Path
         _, rows = replayed(trace, model)
         assert not [row.failure for row in rows if row.failure]
         assert rows[1].cached <= trace.requests[0].images[0].offset
+
+
+def test_another_picture_in_an_earlier_question_parts_there(tmp_path: Path) -> None:
+    """The answer after it comes back the same, and alignment must not look past the picture."""
+    asked = deepcopy(lines(QUESTIONS[:1], "a", 0.0)) + lines(QUESTIONS[:2], "a", 0.0)[1:]
+    content = asked[1]["body"]["messages"][0]["content"]
+    assert content[3]["image_url"]["url"] == QUESTIONS[0][1][1][1]
+    content[3]["image_url"]["url"] = data_url(photo(9))
+    trace = read(write(tmp_path / "edited.jsonl", *asked))
+    assert trace.requests[1].extends is None
+    before, after = (request.images for request in trace.requests)
+    assert before[0] == after[0] and before[1].digest != after[1].digest
+    for model in ("witness", "random"):
+        _, rows = replayed(trace, model)
+        assert not [row.failure for row in rows if row.failure]
+        assert rows[1].cached == after[1].offset // BOARD.grid * BOARD.grid > after[0].offset
 
 
 def test_canary_one_key_for_all_pictures_is_seen_by_the_gate(
