@@ -1,4 +1,4 @@
-"""Suffix array over the store's text: the longest match of a context's end, what followed it."""
+"""Suffix array over the store's text: a context's longest match, and what followed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a suffix store: documents are added behind each other, and the oldest forgotten."""
+"""The log of a suffix store: documents are added at its end, the oldest half is forgotten."""
 
 from __future__ import annotations
 

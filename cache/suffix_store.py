@@ -1,4 +1,4 @@
-"""The persistent suffix store: tokens read and written, kept over restarts, searched for drafts."""
+"""The persistent suffix store: tokens read and written, kept and searched for drafts."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from cache.types import Ids
 from engine.adapter import Engine
 
 
@@ -20,6 +21,9 @@ class Rule(Protocol):
 
         Rules of equal keys write equal answers to equal prompts.
         """
+
+    def begin(self, ids: Ids) -> None:
+        """The prompt as it was served, before anything is asked; negative ids are pictures'."""
 
     def first(self, logits: torch.Tensor) -> int:
         """The token after the prompt, from its last position's logits (vocab,)."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from cache.account import Answer
+from cache.types import Ids
 from engine.adapter import Engine
 from engine.decode import Rule
 
@@ -54,6 +55,10 @@ class Monitor:
         """Tokens of the answer before the phrase."""
 
     # a decode rule
+
+    def begin(self, ids: Ids) -> None:
+        """The rule reads it."""
+        self._rule.begin(ids)
 
     @property
     def key(self) -> Hashable | None:

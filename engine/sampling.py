@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from cache.types import Ids
 from engine.adapter import Engine
+from engine.lookup import Lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +26,45 @@ class Sampling:
         assert self.temperature >= 0.0 and 0.0 < self.top_p <= 1.0 and self.top_k >= 0
 
 
-class Greedy:
+class Drafting:
+    """Where guesses come from: a lookup when its match is long enough, else the draft layer."""
+
+    def __init__(self, drafts: int, lookup: Lookup | None) -> None:
+        """`drafts` is how many the draft layer gives; a lookup has its own count."""
+        self._drafts = drafts
+        self._lookup = lookup
+
+    def begin(self, ids: Ids) -> None:
+        """A lookup searches the prompt."""
+        if self._lookup is not None:
+            self._lookup.begin(ids)
+
+    def drafts(self, engine: Engine, token: int) -> list[int]:
+        """What the lookup found, else what the engine's draft layer guesses."""
+        guesses = self._lookup.guess(engine) if self._lookup is not None else []
+        if guesses or not self._drafts:
+            return guesses
+        return engine.draft(token, self._drafts)
+
+    def _wrote(self, tokens: Sequence[int]) -> None:
+        if self._lookup is not None:
+            self._lookup.wrote(tokens)
+
+
+class Greedy(Drafting):
     """The token with the highest logit; a draft is accepted when it is that token."""
 
     key: Hashable | None = "greedy"
     """How many are drafted decides nothing."""
 
-    def __init__(self, drafts: int = 3) -> None:
-        self._drafts = drafts
+    def __init__(self, drafts: int = 3, lookup: Lookup | None = None) -> None:
+        super().__init__(drafts, lookup)
 
     def first(self, logits: torch.Tensor) -> int:
         """The arg max."""
-        return int(logits.argmax())
-
-    def drafts(self, engine: Engine, token: int) -> list[int]:
-        """What the engine's draft layer guesses."""
-        return engine.draft(token, self._drafts) if self._drafts else []
+        token = int(logits.argmax())
+        self._wrote([token])
+        return token
 
     def judge(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
         """Accept the drafts that greedy decoding would have written itself."""
@@ -47,10 +72,11 @@ class Greedy:
         accepted = 0
         while accepted < len(drafts) and drafts[accepted] == best[accepted]:
             accepted += 1
+        self._wrote([*drafts[:accepted], best[accepted]])
         return accepted, best[accepted]
 
 
-class Sampled:
+class Sampled(Drafting):
     """Sampling by speculative rejection for drafts that are single guesses.
 
     A guess d is accepted with probability p(d); else the token is drawn from p without d,
@@ -60,22 +86,25 @@ class Sampled:
 
     key: Hashable | None = None
 
-    def __init__(self, sampling: Sampling, drafts: int = 3) -> None:
+    def __init__(self, sampling: Sampling, drafts: int = 3, lookup: Lookup | None = None) -> None:
         assert sampling.temperature > 0.0
+        super().__init__(drafts, lookup)
         self._sampling = sampling
-        self._drafts = drafts
         self._generator = torch.Generator().manual_seed(sampling.seed)
 
     def first(self, logits: torch.Tensor) -> int:
         """A draw from the prompt's last distribution."""
-        return self._draw(self.probabilities(logits))
-
-    def drafts(self, engine: Engine, token: int) -> list[int]:
-        """What the engine's draft layer guesses."""
-        return engine.draft(token, self._drafts) if self._drafts else []
+        token = self._draw(self.probabilities(logits))
+        self._wrote([token])
+        return token
 
     def judge(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
         """Accept each draft with its probability; the first refused one is drawn anew."""
+        accepted, token = self._judged(logits, drafts)
+        self._wrote([*drafts[:accepted], token])
+        return accepted, token
+
+    def _judged(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
         for at, guess in enumerate(drafts):
             p = self.probabilities(logits[at])
             if float(torch.rand((), generator=self._generator)) < float(p[guess]):

@@ -54,6 +54,9 @@ class Forced:
                 right += 1
             yield right
 
+    def begin(self, ids: Ids) -> None:
+        """The recording knows the answer."""
+
     def first(self, logits: torch.Tensor) -> int:
         """The output's first token."""
         return self._script[0]
