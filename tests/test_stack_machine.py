@@ -1,7 +1,7 @@
 """All tiers together: guests, parked conversations, heads, aborts and edits, in any order.
 
 Method: a hypothesis state machine drives turns of several sessions on the witness, on a grid of 64
-with a pool that holds only some of them; some of them think, and their client leaves it out. After
+with a pool and a store that hold only some of them; some of them think, and their client leaves it out. After
 every prefill the witness's formula checks each row, a naive account of all that was ever read
 bounds what may be reused, a naive reading of the prompt says that nothing but thoughts was put in,
 and every tier checks itself.
@@ -49,8 +49,12 @@ def said_in(ids: Ids) -> Ids:
 class Conversations(RuleBasedStateMachine):
     """Several people at one engine."""
 
-    @initialize(seed=st.integers(0, 3), park_rows=st.sampled_from((0, 300, 900, 4_000)))
-    def begin(self, seed: int, park_rows: int) -> None:
+    @initialize(
+        seed=st.integers(0, 5),
+        park_rows=st.sampled_from((0, 300, 900, 4_000)),
+        store_rows=st.sampled_from((0, 400, 1_500)),
+    )
+    def begin(self, seed: int, park_rows: int, store_rows: int) -> None:
         self.of = engine("witness", window=WINDOW)
         self.on = box(
             self.of,
@@ -61,6 +65,9 @@ class Conversations(RuleBasedStateMachine):
             guest_tokens=200,
             stash_rows=300,
             checkpoint_tokens=32,
+            store_bytes=store_rows * self.of.cost().row_bytes,
+            session_trim=bool(seed % 2),
+            boundaries=seed % 3,
             meeting=Alignment(TracePieces()),
         )
         self.check = verifier(self.of)
