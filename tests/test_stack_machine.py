@@ -1,10 +1,10 @@
 """All tiers together: guests, parked conversations, heads, aborts and edits, in any order.
 
 Method: a hypothesis state machine drives turns of several sessions on the witness, on a grid of 64
-with a pool and a store that hold only some of them; some of them think, and their client leaves it out. After
-every prefill the witness's formula checks each row, a naive account of all that was ever read
-bounds what may be reused, a naive reading of the prompt says that nothing but thoughts was put in,
-and every tier checks itself.
+with a pool and a store that hold only some of them; some of them think, and their client leaves it
+out. After every prefill the witness's formula checks each row, a naive account of all that was ever
+read bounds what may be reused, a naive reading of the prompt says that nothing but thoughts was put
+in, and every tier checks itself.
 """
 
 from __future__ import annotations
