@@ -40,7 +40,8 @@ from engine.sampling import Greedy
 from engine.slots import Slots
 from engine.turn import turn
 
-HYBRIDS = MODELS[1:]
+PAIR = MODELS[:2]
+"""The witness and the hybrid in float32; bfloat16 is only asked where dtypes could matter."""
 CAT, DOG, OWL = picture(12, 16, 1), picture(16, 14, 2), picture(12, 16, 3)
 """48, 56 and 48 rows: CAT and OWL have one grid."""
 
@@ -67,7 +68,7 @@ def cut(parts: tuple[Part, ...], at: int) -> list[Part]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("at", [30, 50, 98, 100, 130, 168, 224, 230, 255, 256, 300])
+@pytest.mark.parametrize("at", [30, 50, 100, 168, 230, 256, 300])
 def test_a_prompt_that_parts_in_text_resumes_at_the_line_below(model: str, at: int) -> None:
     """Line 64 is inside CAT, 128 in text, 192 inside DOG, 256 after both."""
     wall = Wall(model)
@@ -77,7 +78,7 @@ def test_a_prompt_that_parts_in_text_resumes_at_the_line_below(model: str, at: i
     assert shown.verdict.gate is Gate.BITS and shown.verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 @pytest.mark.parametrize("at", [50, 100, 230])
 def test_a_new_picture_after_a_resume(model: str, at: int) -> None:
     """The offset of pictures below the line and that of one above it add up."""
@@ -87,8 +88,8 @@ def test_a_new_picture_after_a_resume(model: str, at: int) -> None:
     assert shown.row.cached == at // GRID * GRID and shown.verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("start", range(GRID - 12, GRID + 2))
+@pytest.mark.parametrize("model", PAIR)
+@pytest.mark.parametrize("start", [GRID - 10, GRID - 9, GRID - 8, GRID - 1, GRID])
 def test_a_line_in_the_first_rows_of_a_picture(model: str, start: int) -> None:
     """Once all of the picture is shared the line serves; its rows are the right picture's."""
     wall = Wall(model)
@@ -100,11 +101,11 @@ def test_a_line_in_the_first_rows_of_a_picture(model: str, start: int) -> None:
     assert missed.row.cached == start // GRID * GRID
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 def test_a_picture_larger_than_chunks_resumes_at_any_of_its_lines(model: str) -> None:
-    wide = picture(36, 40, 4)
-    assert wide.rows == 360
-    for line in range(GRID, 360, GRID):
+    wide = picture(24, 32, 4)
+    assert wide.rows == 192
+    for line in range(GRID, 193, GRID):
         wall = Wall(model)
         wall.shows(tokens(20, 1), wide, tokens(9, 2))
         anchors = wall.on.stack.resident.account.anchors
@@ -129,7 +130,7 @@ def as_sent(pixels: np.ndarray, form: str, **options: object) -> Picture:
 PIXELS = np.random.default_rng(5).integers(0, 256, (200, 250, 3), np.uint8)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 def test_one_picture_under_two_names_is_one(model: str) -> None:
     wall = Wall(model)
     one, other = as_sent(PIXELS, "PNG"), as_sent(PIXELS, "WEBP", lossless=True)
@@ -140,7 +141,7 @@ def test_one_picture_under_two_names_is_one(model: str) -> None:
         assert (wall.of.encoded.misses, len(wall.of.encoded)) == (1, 1)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 def test_other_pixels_under_one_name_part_where_the_picture_begins(model: str) -> None:
     wall = Wall(model)
     touched = PIXELS.copy()
@@ -150,7 +151,7 @@ def test_other_pixels_under_one_name_part_where_the_picture_begins(model: str) -
     assert (shown.row.cached, shown.row.parted_at) == (2 * GRID, 150)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 @pytest.mark.parametrize("other", [OWL, DOG], ids=["the same grid", "another grid"])
 def test_the_same_words_about_another_picture(model: str, other: Picture) -> None:
     wall = Wall(model)
@@ -165,7 +166,7 @@ def alike(agree: int) -> tuple[Picture, Picture]:
     return CAT, Picture(number.to_bytes(32), OWL.grid, OWL.patches)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 @pytest.mark.parametrize("agree", range(1, KEY_ROWS))
 def test_digests_that_agree_in_a_few_rows_part_where_the_picture_begins(
     model: str, agree: int
@@ -255,19 +256,19 @@ def test_conversations_with_pictures_come_back_from_the_pool(model: str) -> None
         assert wall.of.encoded.misses == 3
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 @pytest.mark.parametrize("start", [3, 60])
 def test_a_parked_line_inside_a_picture(model: str, start: int) -> None:
     wall = Wall(model, park_rows=4_000)
-    wide = picture(36, 24, 4)
+    wide = picture(24, 24, 4)
     wall.shows(tokens(start, 1), wide, tokens(20, 2), session="a")
-    wall.shows(tokens(9, 3), DOG, tokens(400, 4), session="b")
+    wall.shows(tokens(9, 3), DOG, tokens(200, 4), session="b")
     other = wall.shows(tokens(start, 1), wide, tokens(30, 5), session="a")
     line = (start + wide.rows) // GRID * GRID
     assert (other.row.source, other.row.cached, other.row.gate) == ("park.grid", line, "bits")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 def test_a_guest_with_a_picture_leaves_no_trace(model: str) -> None:
     wall = Wall(model, guest_tokens=250, stash_rows=2_000, park_rows=4_000)
     long: list[Part] = [tokens(300, 1), CAT, tokens(200, 2), DOG, tokens(200, 3)]
@@ -285,7 +286,7 @@ def test_a_guest_with_a_picture_leaves_no_trace(model: str) -> None:
     assert (edited.row.cached, edited.verdict.gate) == (5 * GRID, Gate.BITS)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", PAIR)
 def test_side_slots_share_what_the_tower_made(model: str) -> None:
     wall = Wall(model, guest_tokens=250)
     slots = Slots.beside(wall.on, 2, 1_024, lambda of: box(of).stack)
@@ -463,22 +464,22 @@ PLANTS: tuple[Plant, ...] = (
 )
 
 
-@pytest.mark.parametrize("model", HYBRIDS)
+def after(plant: Plant | None, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a prompt holds its gate that resumes after one picture, with two more to come."""
+    wall = Wall("hybrid-float32")
+    wall.shows(*SCENE)
+    if plant is not None:
+        plant(wall, monkeypatch)
+    parts = (*cut(SCENE, 140), DOG, tokens(80, 8), CAT, tokens(30, 9))
+    shown = wall.shows(*parts, must_hold=False)
+    assert shown.row.cached == 2 * GRID and shown.verdict.gate is Gate.BITS
+    return shown.verdict.ok
+
+
+def test_without_a_plant_the_gate_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert after(None, monkeypatch)
+
+
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_canary_is_seen_on_a_line_after_one_picture_and_inside_another(
-    model: str, plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CAT before the line 128, then a resume there, DOG over the next, and CAT again."""
-
-    def last(planted: bool) -> bool:
-        wall = Wall(model)
-        wall.shows(*SCENE)
-        if planted:
-            plant(wall, monkeypatch)
-        parts = (*cut(SCENE, 140), DOG, tokens(80, 8), CAT, tokens(30, 9))
-        shown = wall.shows(*parts, must_hold=False)
-        assert shown.row.cached == 2 * GRID and shown.verdict.gate is Gate.BITS
-        return shown.verdict.ok
-
-    assert last(planted=False)
-    assert not last(planted=True)
+def test_canary_is_seen(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not after(plant, monkeypatch)
