@@ -9,6 +9,7 @@ import torch
 from support import GRID, VOCAB, WINDOW, box, forced, joined, judge, tokens, verifier
 
 from cache.journal import TurnRow
+from cache.meet import Meeting, exactly
 from cache.types import Ids
 from engine.adapter import Engine
 from engine.config import HybridConfig, VisionConfig
@@ -16,7 +17,7 @@ from engine.decode import Rule
 from engine.hybrid import Hybrid
 from engine.pictures.patches import named
 from engine.pictures.picture import Picture
-from engine.turn import Box, Prompt, Ready, Tokens, turn
+from engine.turn import Box, Prompt, Reader, Ready, Tokens, plainly, turn
 from engine.witness import Witness
 from replay.verify import Verdict, Verifier
 
@@ -64,10 +65,10 @@ class Shown:
 class Wall:
     """A box on a model that reads pictures; every turn is held to its gate."""
 
-    def __init__(self, model: str, **room: int) -> None:
+    def __init__(self, model: str, meeting: Meeting = exactly, **room: int) -> None:
         self.model = model
         self.of = engine(model)
-        self.on: Box = box(self.of, **room)
+        self.on: Box = box(self.of, meeting=meeting, **room)
         self.check: Verifier = verifier(self.of)
 
     def shows(
@@ -80,6 +81,7 @@ class Wall:
         session: str | None = None,
         kind: str = "turn",
         on: Box | None = None,
+        read: Reader = plainly,
     ) -> Shown:
         """A turn; with an `answer` it is forced, and 9 tokens of one are where nothing is said."""
         answer = tokens(limit, 999) if answer is None else answer
@@ -87,7 +89,7 @@ class Wall:
         at, verdict, written = on or self.on, None, list[int]()
         check = self.check if at is self.on else verifier(at.engine)
         prompt = prompt_of(*parts, session=session, kind=kind)
-        for event in turn(at, prompt, rule, limit=most):
+        for event in turn(at, prompt, rule, limit=most, read=read):
             if isinstance(event, Ready):
                 verdict = judge(at, event.ids, event.logits, check)
             elif isinstance(event, Tokens):

@@ -27,6 +27,8 @@ from PIL import Image
 from support import GRID, box, joined, tokens
 
 from cache import types
+from cache.account import Answer
+from cache.align import Alignment
 from cache.keys import KEY_ROWS, key_ids
 from cache.types import Gate, Ids, common_prefix
 from engine.hybrid import Hybrid
@@ -39,6 +41,7 @@ from engine.pictures.picture import Picture
 from engine.sampling import Greedy
 from engine.slots import Slots
 from engine.turn import turn
+from replay.pieces import TracePieces
 
 PAIR = MODELS[:2]
 """The witness and the hybrid in float32; bfloat16 is only asked where dtypes could matter."""
@@ -232,6 +235,36 @@ def test_an_end_needs_no_pixels_of_what_lies_below_it() -> None:
     for event in turn(without.on, prompt, Greedy(), limit=25):
         got += getattr(event, "ids", []) if type(event).__name__ == "Tokens" else []
     assert without.on.journal.rows[-1].source == "end" and got == wanted
+
+
+OPEN, CLOSE, END = (np.array([id], np.int32) for id in (3, 4, 2))
+"""Structure: a thought begins, a thought ends, a message ends."""
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_copy_without_its_thoughts_between_pictures(model: str) -> None:
+    """What is served is longer than what was sent, and its pictures stand further on."""
+    wall = Wall(model, Alignment(TracePieces()), checkpoint_tokens=16)
+
+    def text(count: int, seed: int) -> Ids:
+        return (300 + tokens(count, seed) % 190).astype(np.int32)
+
+    copy: list[Part] = [text(50, 1), CAT, text(20, 2)]
+    for count in range(4):
+        asked = [*copy, text(9, 10 + count), (DOG, OWL)[count % 2], text(30, 20 + count), OPEN]
+        thought, answer = text(70, 30 + count), text(25, 40 + count)
+        written, end = joined(thought, CLOSE, answer, END), wall.on.stack.end
+        shown = wall.shows(*asked, answer=written, read=lambda ids: Answer(71))
+        assert shown.row.prompt - shown.row.asked == 70 * count
+        assert not count or (shown.row.source, shown.row.cached) == ("end", end)
+        copy = [*asked, CLOSE, answer, END]
+    line = (len(ids_of(*copy)) + 4 * 70) // GRID * GRID
+    other = wall.shows(*copy, text(9, 60), CAT, text(9, 61), OPEN, answer=written)
+    assert other.row.cached >= line
+    # A picture where the copy has another one parts there, whatever is aligned before it.
+    at = next(place for place, part in enumerate(asked) if part is DOG)
+    changed = wall.shows(*asked[:at], OWL, *asked[at + 1 :])
+    assert changed.row.parted_at == len(ids_of(*asked[:at]))
 
 
 # guests, the pool, side slots
