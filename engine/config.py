@@ -39,8 +39,9 @@ class VisionConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise BadCheckpoint(f"config: vision {field.name} must be positive")
+            value = getattr(self, field.name)
+            if not isinstance(value, int | float) or not value > 0:
+                raise BadCheckpoint(f"config: vision {field.name} must be positive, not {value}")
         if self.hidden % self.heads or self.head_dim % 4:
             raise BadCheckpoint(f"config: a vision head of {self.hidden}/{self.heads} channels")
         if self.side < 2 or self.side**2 != self.positions:
@@ -74,8 +75,8 @@ class VisionConfig:
         act = config.get("hidden_act", "gelu_pytorch_tanh")
         if act != "gelu_pytorch_tanh":
             raise BadCheckpoint(f"config: vision hidden_act {act!r} is not supported")
-        if config.get("deepstack_visual_indexes"):
-            raise BadCheckpoint("config: deepstack_visual_indexes are not supported")
+        if config.get("deepstack_visual_indexes") or config.get("in_channels", 3) != 3:
+            raise BadCheckpoint("config: only a plain vision tower of three channels is supported")
         try:
             if (out := config["out_hidden_size"]) != hidden:
                 raise BadCheckpoint(f"config: the tower gives {out} channels, not {hidden}")
@@ -138,7 +139,7 @@ class HybridConfig:
             if isinstance(value, bool | str | VisionConfig | None):
                 continue
             if isinstance(value, tuple):
-                if len(value) != 3 or min(value) < 0:
+                if len(value) != 3 or not all(isinstance(n, int) and n >= 0 for n in value):
                     raise BadCheckpoint(f"config: {field.name} is {list(value)}, not three counts")
                 continue
             if not value > 0:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.config import BadCheckpoint, HybridConfig
+from engine.config import BadCheckpoint, HybridConfig, VisionConfig
 
 PUBLISHED: dict[str, Any] = {
     "model_type": "qwen3_5_text",
@@ -89,6 +89,79 @@ def test_missing_key_is_named() -> None:
     text = {key: value for key, value in PUBLISHED.items() if key != "head_dim"}
     with pytest.raises(BadCheckpoint, match="head_dim is missing"):
         HybridConfig.from_hf(text)
+
+
+# the tower
+
+VISION: dict[str, Any] = {
+    "depth": 27,
+    "hidden_size": 1_152,
+    "hidden_act": "gelu_pytorch_tanh",
+    "intermediate_size": 4_304,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 5_120,
+    "num_position_embeddings": 2_304,
+    "deepstack_visual_indexes": [],
+}
+BOTH = {"model_type": "qwen3_5", "text_config": PUBLISHED, "vision_config": VISION}
+
+
+def test_published_tower_and_sections() -> None:
+    config = HybridConfig.from_hf(BOTH)
+    assert config.vision == VisionConfig(1_152, 27, 16, 4_304)
+    assert (config.vision.head_dim, config.vision.side) == (72, 48)
+    assert config.mrope_section == (11, 11, 10)
+    assert HybridConfig.from_hf(BOTH, vision=None).vision is None
+    assert HybridConfig.from_hf(PUBLISHED).vision is None
+    rope = PUBLISHED["rope_parameters"] | {"mrope_section": [8, 12, 12]}
+    other = HybridConfig.from_hf({**PUBLISHED, "rope_parameters": rope})
+    assert other.mrope_section == (8, 12, 12)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"deepstack_visual_indexes": [8, 16]}, "plain vision tower"),
+        ({"in_channels": 1}, "three channels"),
+        ({"out_hidden_size": 2_048}, "2048 channels, not 5120"),
+        ({"num_position_embeddings": 2_300}, "no square"),
+        ({"num_position_embeddings": 1}, "no square"),
+        ({"num_heads": 7}, "1152/7"),
+        ({"num_heads": 192}, "1152/192"),
+        ({"depth": 0}, "depth must be positive, not 0"),
+        ({"patch_size": [16, 14]}, "patch must be positive"),
+    ],
+)
+def test_a_tower_refused_in_one_line(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadCheckpoint, match=says) as caught:
+        HybridConfig.from_hf({**BOTH, "vision_config": {**VISION, **change}})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_towers_missing_key_is_named() -> None:
+    vision = {key: value for key, value in VISION.items() if key != "num_heads"}
+    with pytest.raises(BadCheckpoint, match="vision num_heads is missing"):
+        HybridConfig.from_hf({**BOTH, "vision_config": vision})
+
+
+@pytest.mark.parametrize(
+    "rope, says",
+    [
+        ({"mrope_section": [16, 16]}, "not three counts"),
+        ({"mrope_section": [16, -1, 3]}, "not three counts"),
+        ({"mrope_section": "abc"}, "not three counts"),
+        ({"mrope_interleaved": False}, "mrope_interleaved"),
+    ],
+)
+def test_sections_refused_in_one_line(rope: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadCheckpoint, match=says):
+        parameters = PUBLISHED["rope_parameters"] | rope
+        HybridConfig.from_hf({**PUBLISHED, "rope_parameters": parameters})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.config import BadCheckpoint, HybridConfig
+from engine.config import BadCheckpoint, HybridConfig, VisionConfig
 from engine.weights import (
     DECAY_FASTEST,
     DECAY_SLOWEST,
@@ -61,6 +61,20 @@ def test_names_follow_the_config() -> None:
     assert "lm_head.weight" not in names
     bare = set(expected_shapes(HybridConfig.tiny(draft=False, tie_embeddings=False)))
     assert "lm_head.weight" in bare and not any(name.startswith("mtp.") for name in bare)
+
+
+def test_a_tower_comes_last_and_leaves_the_texts_weights_alone() -> None:
+    seeing = HybridConfig.tiny(vision=VisionConfig.small())
+    whole, text = (list(expected_shapes(config)) for config in (seeing, CONFIG))
+    assert whole[: len(text)] == text
+    assert all(name.startswith("model.visual.") for name in whole[len(text) :])
+    drawn, plain = random_weights(seeing, 3).tensors, random_weights(CONFIG, 3).tensors
+    assert all(torch.equal(drawn[name], plain[name]) for name in text)
+    assert drawn["model.visual.blocks.1.norm2.weight"].mean() > 0.8
+    left_out = weights_from(CONFIG, drawn).tensors
+    assert set(left_out) == set(text)
+    with pytest.raises(BadCheckpoint, match=r"model.visual.pos_embed.weight is missing"):
+        weights_from(seeing, plain)
 
 
 def test_files_read_back_to_the_same_bits(tmp_path: Path) -> None:
