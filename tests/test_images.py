@@ -160,6 +160,26 @@ def test_what_follows_an_image_parts_where_the_trace_says_fresh(
     assert common_prefix(tokens.prompt(0), tokens.prompt(1)) == 3 + held.rows
 
 
+@pytest.mark.parametrize("keep", [1, 1 << 20])
+def test_an_image_over_copied_text_is_the_image(keep: int) -> None:
+    held = image("a", 5)
+    requests = (
+        Request(0, "a", 0.0, (Run(FRESH, TEXT, 40),), ()),
+        Request(1, "b", 1.0, (Run(0, 0, 40),), (), images=(held,)),
+    )
+    tokens = Tokens(Trace("t", Header(), requests), VOCAB, keep_tokens=keep)
+    first = tokens.prompt(0)
+    places(tokens.prompt(1), tokens.pictures(1))
+    assert np.array_equal(tokens.prompt(1)[5 + held.rows :], first[5 + held.rows :])
+
+
+def test_equal_digests_are_one_image_wherever_they_stand() -> None:
+    images, runs = Images(), (Run(FRESH, TEXT, 60),)
+    named = (image("a", 3), image("b", 20), image("a", 40))
+    sources = [r.src for r in images.runs(Request(0, "a", 0.0, runs, (), images=named))]
+    assert sources[1] == sources[5] < FRESH and sources[3] not in (FRESH, sources[1])
+
+
 @pytest.mark.parametrize("rows", [9, 10, 12, 49, 97, 256, 1_280])
 def test_a_picture_has_the_rows_and_is_as_square_as_they_allow(rows: int) -> None:
     picture = picture_of(Image(0, rows, digest("x")))

@@ -20,10 +20,12 @@ from photos import attached, data_url, photo
 from rawlines import WEBUI_AGENT, own, user, write
 
 from cache.types import Ids
+from engine.pictures.patches import named
 from engine.pictures.picture import Picture
 from replay.driver import Options, Replay
 from replay.ledger import LedgerRow
 from replay.readers.raw import read
+from replay.tokens import Tokens
 from replay.trace import Image, Trace
 from replay.tracefile import read_trace, write_trace
 from sim.profile import load
@@ -73,13 +75,27 @@ def replayed(trace: Trace, model: str, **board: Any) -> tuple[Replay, list[Ledge
     return replay, rows
 
 
-def test_parts_count_the_rows_of_images(recorded: Trace) -> None:
+def test_images_are_where_the_rows_are_and_parts_count_them(recorded: Trace) -> None:
+    live = recorded.live
+    assert live is not None
     for request, count in zip(recorded.requests, PICTURES, strict=True):
+        rows = [row for i in request.images for row in range(i.offset, i.offset + i.rows)]
+        assert np.flatnonzero(live.prompt(request.number) < 0).tolist() == rows
         parts = request.parts
         assert parts.images == count * ROWS == sum(image.rows for image in request.images)
         whole = parts.system + parts.tools + parts.history + parts.images
         assert whole == request.prompt_tokens and request.client == "openwebui"
         assert request.extends == (request.number - 1 if request.number else None)
+
+
+def test_a_recording_brings_its_pixels_and_a_trace_has_none(recorded: Trace) -> None:
+    assert recorded.live is not None
+    for picture in recorded.live.pictures(4):
+        assert picture.patches is not None
+        assert named(picture.patches, picture.grid).digest == picture.digest
+    drawn = Tokens(recorded).pictures(4)
+    assert [picture.patches for picture in drawn] == [None] * 4
+    assert [picture.rows for picture in drawn] == [ROWS] * 4
 
 
 @pytest.fixture(scope="module", params=["witness", "random"])

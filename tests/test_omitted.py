@@ -124,7 +124,7 @@ def test_rows_count_as_well_as_images() -> None:
     assert sum(len(m.images) for m in within(conversation(9), Cap(rows=9 * 4))) <= 4
 
 
-def test_an_answer_that_goes_on_sees_the_same_images_as_its_prompt() -> None:
+def test_an_answer_goes_on_behind_an_image_whether_it_is_shown_or_not() -> None:
     messages = conversation(9)
     opened = Message("assistant", (messages[0].images[0], Say("content", "It shows")))
     reply = Reply((Say("content", " noise."),))

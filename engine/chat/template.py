@@ -99,7 +99,7 @@ class Template:
         pieces: content or reasoning on both sides of something else, and a word or a run of
         blanks that the cut of an answer went through.
         """
-        opening = last_open(within(messages, self._cap))
+        opening = last_open(messages)
         written = as_written(reply.message)
         whole = replace(written, pieces=(*opening.pieces, *written.pieces))
         before = self._block(_Key(opening)).ids
