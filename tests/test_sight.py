@@ -211,6 +211,20 @@ def test_what_the_engine_cannot_read_is_an_error() -> None:
         of.prefill(IDS[16:32])
 
 
+def test_what_was_looked_at_is_forgotten_with_the_sequence() -> None:
+    """Whoever resumes without a look must not read the last prompt's pictures."""
+    of = engine(16)
+    of.look(IDS, [ONE, OTHER], 0)
+    of.prefill(IDS[:16])
+    of.prefill(IDS[16:32])
+    assert of.pictures == (ONE, OTHER)
+    of.resume_at(0)
+    assert of.pictures == ()
+    of.prefill(IDS[:16])
+    with pytest.raises(IndexError):
+        of.prefill(IDS[16:32])
+
+
 def test_below_the_line_a_picture_needs_no_patches() -> None:
     of = engine(8)
     of.look(IDS, [ONE, OTHER], 0)
