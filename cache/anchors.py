@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from cache.budget import Grow, freely
 from cache.types import CacheState, Gate
 from cache.worth import RULES, Layout, Partings, Rule, costs, spans
 
@@ -34,6 +35,15 @@ class AnchorConfig:
     def is_head(self, line: int) -> bool:
         """Whether eviction spares this line as long as another can go."""
         return line % self.head_step == 0 and line <= self.head_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a new anchor takes, and who must agree."""
+
+    anchor_bytes: int
+    layout: Layout
+    grow: Grow = freely
 
 
 Tensors = tuple[torch.Tensor, ...]
@@ -120,21 +130,19 @@ class Anchors:
                 return anchor
         return None
 
-    def take(
-        self, line: int, gate: Gate, state: CacheState, anchor_bytes: int, layout: Layout
-    ) -> None:
+    def take(self, line: int, gate: Gate, state: CacheState, room: Room) -> None:
         """Copy the sections at a grid line; room is made before the copy."""
-        if self._make_room(line, anchor_bytes, layout):
+        if self._make_room(line, room):
             self._insert(Anchor(line, gate, copy_sections(state)))
 
-    def checkpoint(self, line: int, state: CacheState, anchor_bytes: int, layout: Layout) -> None:
+    def checkpoint(self, line: int, state: CacheState, room: Room) -> None:
         """Copy the sections wherever a generation is; the greedy gate."""
-        if self._make_room(line, anchor_bytes, layout):
+        if self._make_room(line, room):
             self._insert(Anchor(line, Gate.GREEDY, copy_sections(state), "checkpoint"))
 
-    def adopt(self, anchor: Anchor, anchor_bytes: int, layout: Layout) -> bool:
+    def adopt(self, anchor: Anchor, room: Room) -> bool:
         """Take in copies that were made elsewhere, if they are worth the room."""
-        if not self._make_room(anchor.tokens, anchor_bytes, layout):
+        if not self._make_room(anchor.tokens, room):
             return False
         self._insert(anchor)
         return True
@@ -156,18 +164,44 @@ class Anchors:
         at = bisect_left(self.lines, anchor.tokens)
         self._anchors.insert(at, anchor)
 
-    def _make_room(self, line: int, anchor_bytes: int, layout: Layout) -> bool:
+    def body(self, kept: int | None) -> int:
+        """How many `give` could drop."""
+        if self.config.rule == "every":
+            return 0
+        return max(0, sum(a.tokens != kept for a in self._anchors) - self.config.newest_kept)
+
+    def give(self, count: int, layout: Layout, kept: int | None, *, all_of: bool = False) -> int:
+        """Drop up to `count` anchors but the newest, the least worth first, and never the one at
+        `kept`; with `all_of` the newest too. Returns how many."""
+        given = 0
+        while given < count:
+            lines = [line for line in self.lines if line != kept]
+            gone = victim(lines, layout, self.config)
+            if gone is None and all_of and lines:
+                gone = lines[0]
+            if gone is None:
+                break
+            self._anchors = [anchor for anchor in self._anchors if anchor.tokens != gone]
+            given += 1
+        return given
+
+    def _make_room(self, line: int, room: Room) -> bool:
         """Evict until one at `line` fits; False when there is one already, or it goes itself."""
         lines = self.lines
         at = bisect_left(lines, line)
         if lines[at : at + 1] == [line]:
             return False
         lines.insert(at, line)
-        while len(lines) * anchor_bytes > self.config.budget_bytes:
+        layout = room.layout
+        while len(lines) * room.anchor_bytes > self.config.budget_bytes:
             gone = victim(lines, layout, self.config)
             if gone is None:
                 break
             lines.remove(gone)
+        if len(lines) > len(self._anchors) and not room.grow("anchors", room.anchor_bytes):
+            # The others may have had to give theirs for it; one of these must.
+            gone = victim(lines, layout, self.config)
+            lines.remove(lines[0] if gone is None else gone)
         kept = set(lines)
         self._anchors = [anchor for anchor in self._anchors if anchor.tokens in kept]
         return line in kept

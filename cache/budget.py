@@ -18,11 +18,21 @@ RETRY_AFTER_S = 30
 seconds, or the limits themselves, which somebody has to change."""
 
 
+Grow = Callable[[str, int], bool]
+"""Whether the cache of that name may hold so many bytes more; others may have to give theirs."""
+
+
+def freely(name: str, nbytes: int) -> bool:
+    """Nobody counts."""
+    return True
+
+
 class Level(Protocol):
     """A cache as the budget sees it."""
 
-    name: str
-    """One of LEVELS."""
+    @property
+    def name(self) -> str:
+        """One of LEVELS."""
 
     def held_bytes(self) -> int:
         """Bytes that `release` could give back now: what nothing is using. Changes nothing."""
@@ -55,18 +65,28 @@ class Budget:
         limits: Limits,
         memory: Memory,
         cost: Callable[[], Cost],
-        levels: Sequence[Level],
+        levels: Sequence[Level] = (),
     ) -> None:
-        names = [level.name for level in levels]
-        assert names == [name for name in LEVELS if name in names], f"not cheapest first: {names}"
         self.limits = limits
         self.workspace = Workspace(cost)
         self.counters: Counter[str] = Counter()
         """shed.LEVEL in bytes; declined.LEVEL and refused in times."""
         self._memory = memory
-        self._levels = tuple(levels)
+        self._levels: tuple[Level, ...] = ()
         self._prefill_tokens = 0
         """Where the prefill that is under way goes to."""
+        self.over(levels)
+
+    def over(self, levels: Sequence[Level]) -> None:
+        """These are the caches, the cheapest to lose first."""
+        names = [level.name for level in levels]
+        assert names == [name for name in LEVELS if name in names], f"not cheapest first: {names}"
+        self._levels = tuple(levels)
+
+    @property
+    def shed_bytes(self) -> int:
+        """What the caches have given back so far."""
+        return sum(n for name, n in self.counters.items() if name.startswith("shed."))
 
     def grow(self, name: str, nbytes: int) -> bool:
         """May this cache take `nbytes` more? Ask before the copy is made; False declines.
@@ -79,7 +99,7 @@ class Budget:
         cheaper = [level for level in self._levels if LEVELS.index(level.name) < rank]
         limit = self.limits.ceiling_bytes - self.limits.slack_bytes
         # What the rest of a prefill will take must stay free as well.
-        limit = min(limit, self.limits.peak_bytes - self.workspace.bytes(self._prefill_tokens))
+        limit = min(limit, self._peak_bytes)
         if self._make_room(limit, nbytes, cheaper):
             return True
         self.counters[f"declined.{name}"] += 1
@@ -114,9 +134,18 @@ class Budget:
         """
         if peak_allocated_bytes is None:
             peak_allocated_bytes = self._memory.peak_bytes()
-        self.workspace.learn(tokens, peak_allocated_bytes - self._memory.allocated_bytes())
+        took = peak_allocated_bytes - self._memory.allocated_bytes()
+        learned = self.workspace.learn(tokens, took)
         if tokens >= self._prefill_tokens:
             self._prefill_tokens = 0
+        elif learned:
+            # It holds for the rest of this prefill as well, as far as there is room.
+            self._make_room(self._peak_bytes, 0, self._levels)
+
+    @property
+    def _peak_bytes(self) -> int:
+        """The peak, less what the rest of the prefill under way will take."""
+        return self.limits.peak_bytes - self.workspace.bytes(self._prefill_tokens)
 
     def after_request(self) -> None:
         """Nothing is being served: what the reserve holds over the slack goes back to the driver.
@@ -131,6 +160,8 @@ class Budget:
 
     def _make_room(self, limit: int, more: int, levels: Sequence[Level]) -> bool:
         """Whether `more` bytes fit under the limit; gives back what is needed, or nothing."""
+        if self._over(limit, more) <= 0:
+            return True
         if self._least_bytes(levels) + more > limit:
             return False
         self._reserve_back(limit, more)

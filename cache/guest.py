@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cache.budget import Grow, freely
 from cache.ports import Model
 from cache.rows import BLOCK_ROWS, RowBlock, block_spans, try_copy, write_rows
 
@@ -32,8 +33,9 @@ class Stash:
     it asked for, so more is copied only as the answer grows, always a margin ahead.
     """
 
-    def __init__(self, config: GuestConfig, model: Model) -> None:
+    def __init__(self, config: GuestConfig, model: Model, grow: Grow = freely) -> None:
         self._config = config
+        self._grow = grow
         self._model = model
         self._blocks: list[RowBlock] = []
         self.line = 0
@@ -64,6 +66,8 @@ class Stash:
         state, row_bytes = self._model.cache_state(), self._model.cost().row_bytes
         for start, edge in block_spans(self.covered, stop, self._config.block_rows):
             if (edge - self.line) * row_bytes > self._config.stash_bytes:
+                return False
+            if not self._grow("stash", (edge - start) * row_bytes):
                 return False
             block = try_copy(state, start, edge)
             if block is None:

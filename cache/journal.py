@@ -23,33 +23,35 @@ class TurnRow:
     """Tokens of the prompt as it was served."""
     asked: int
     """Tokens of the prompt as the client sent it."""
-    cached: int
-    source: str
+    cached: int = 0
+    source: str = "refused"
     """`cold`, or the kind of line, after the tier when it was not in place: `park.end`."""
-    guest: bool
+    guest: bool = False
     """It borrowed the rows in place."""
-    slot: int
-    gate: str
-    why: str
-    parted_at: int
+    slot: int = 0
+    gate: str = ""
+    why: str = "refused"
+    parted_at: int = 0
     """Leading tokens shared with the rows in place."""
-    parted_in: str | None
+    parted_in: str | None = None
     """Region of the rows in place where the prompts part; None when the prompt has all of them."""
-    lost: Mapping[str, int]
+    lost: Mapping[str, int] = field(default_factory=dict)
     """Tokens forwarded although their rows had been computed, by cause."""
-    forwarded: int
+    forwarded: int = 0
     """Tokens the prefill forwarded; fewer than prompt - cached when it was cancelled."""
-    output: int
-    rounds: int
+    output: int = 0
+    rounds: int = 0
     """Verify blocks."""
-    finish: str
-    """stop, length, or cancelled when the caller went away."""
-    end: str
+    finish: str = "refused"
+    """stop, length, cancelled when the caller went away, or refused for want of memory."""
+    end: str = "none"
     """`kept`, or why no end anchor was."""
-    taint: int | None
-    prefill_s: float
-    decode_s: float
+    taint: int | None = None
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
     held_bytes: Mapping[str, int] = field(default_factory=dict)
+    retry_after_s: int | None = None
+    """When a refused prompt may be sent again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,25 +6,27 @@ from dataclasses import replace
 from math import inf
 
 from cache.account import Account
+from cache.budget import Grow, freely
 from cache.meet import Meeting
 from cache.parked import Kind, Outgoing, ParkConfig, Parked, outgoing_of
+from cache.pool import Pool
 from cache.ports import Model
 from cache.resident import Resident
 from cache.rows import RowBlock, block_spans, try_copy, write_rows
 from cache.types import Ask, Offer, Outcome
 
 
-class Park:
+class Park(Pool):
     """The pool. Entries are given up by tokens saved per byte, less the longer nobody used them."""
 
     name = "park"
 
-    def __init__(self, config: ParkConfig, model: Model, meeting: Meeting) -> None:
-        self._config = config
-        self._model = model
+    def __init__(
+        self, config: ParkConfig, model: Model, meeting: Meeting, grow: Grow = freely
+    ) -> None:
+        super().__init__(config, model, grow)
         self._meeting = meeting
-        self.entries: list[Parked] = []
-        self._turn = self._covered = 0
+        self._covered = 0
 
     # the tier's questions and answers
 
@@ -94,9 +96,9 @@ class Park:
         need = self._bytes(guest.top - base, guest.copies)
         if not guest.copies or guest.top <= base or need > self._config.budget_bytes:
             return Outcome(False, "nothing to keep")
-        while self.held_bytes() + need > self._config.budget_bytes:
-            lowest = min(self.entries, key=self._worth)
-            if self._worth(lowest) > self._worth(guest):
+        while not self._fits(need):
+            lowest = min(self.entries, key=self._worth, default=None)
+            if lowest is None or self._worth(lowest) > self._worth(guest):
                 return Outcome(False, "the others are worth more")
             self._give_up(lowest)
         state = self._model.cache_state()
@@ -211,10 +213,6 @@ class Park:
         entry.blocks = [*below, *entry.blocks]
         entry.base = start
 
-    def _drop_useless(self) -> None:
-        """Entries that no line of theirs can be resumed at."""
-        self.entries = [entry for entry in self.entries if entry.copies and entry.top > entry.base]
-
     # what to keep, and what to give up
 
     def _leaving(self, account: Account, start: int, reach: int, keep: Kind) -> Outgoing | None:
@@ -229,8 +227,7 @@ class Park:
         self, start: int, outgoing: Outgoing | None, source: Parked | None, reach: int
     ) -> Outgoing | None:
         """Give entries up, or less be kept of what goes, until the rest fits the budget."""
-        budget = self._config.budget_bytes
-        while self.held_bytes() + self._need(start, outgoing, source, reach) > budget:
+        while not self._fits(self._need(start, outgoing, source, reach)):
             lowest = min(
                 (e for e in self.entries if e is not source), key=self._worth, default=None
             )
@@ -254,18 +251,6 @@ class Park:
         rows += sum(entry.uncovered(reach) for entry in self.entries)
         return self._bytes(rows, outgoing.copies if outgoing else 0)
 
-    def _give_up(self, entry: Parked) -> None:
-        """Keep less of an entry: up to its next lower anchor, or nothing."""
-        lower = [line for line in entry.account.anchors.lines if line < entry.top]
-        if lower and lower[-1] > entry.base + self._config.block_rows:
-            entry.cut(lower[-1])
-        else:
-            self.entries.remove(entry)
-
-    def _worth(self, entry: Parked) -> float:
-        idle = (self._turn - entry.used_turn) / self._config.half_life_turns
-        return entry.worth(self._model.cost()) * float(0.5**idle)
-
     # accounts
 
     def _floor(self, row: int) -> int:
@@ -275,15 +260,6 @@ class Park:
     def _reach(self, size: int) -> int:
         """The end of the last block that a sequence of `size` rows may write to."""
         return self._floor(size + self._config.margin_rows) + self._config.block_rows
-
-    def _bytes(self, rows: int, copies: int) -> int:
-        cost = self._model.cost()
-        return rows * cost.row_bytes + copies * cost.anchor_bytes
-
-    def held_bytes(self) -> int:
-        """Bytes of all entries; a block that several share counts once."""
-        blocks = {id(block): block.rows for entry in self.entries for block in entry.blocks}
-        return self._bytes(sum(blocks.values()), sum(entry.copies for entry in self.entries))
 
     def check(self, resident: Resident) -> None:
         """Integrity: blocks without a gap, and every base stands on the rows in place."""

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cache.account import Account, Answer, End
-from cache.anchors import Anchor, AnchorConfig, Tensors, copy_sections, write_sections
+from cache.anchors import Anchor, AnchorConfig, Room, Tensors, copy_sections, write_sections
+from cache.budget import Grow, freely
 from cache.ports import Model
 from cache.types import GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
 from cache.worth import Layout
@@ -22,8 +23,16 @@ class Resident:
 
     name = "resident"
 
-    def __init__(self, window: int, config: AnchorConfig, *, keeps_end: bool = True) -> None:
+    def __init__(
+        self,
+        window: int,
+        config: AnchorConfig,
+        *,
+        keeps_end: bool = True,
+        grow: Grow = freely,
+    ) -> None:
         self.account = Account.empty(window, config)
+        self._grow = grow
         self._window = window
         self.keeps_end = keeps_end
         self._anchored: list[int] = []
@@ -91,14 +100,17 @@ class Resident:
         assert model.length == stop and stop > account.valid, (model.length, stop, account.valid)
         account.extend(ids, stop)
         if stop % model.grid == 0:
-            state, size = model.cache_state(), model.cost().anchor_bytes
-            account.anchors.take(stop, account.gate(stop), state, size, self._layout)
+            gate, state = account.gate(stop), model.cache_state()
+            account.anchors.take(stop, gate, state, self._room(model))
             self._anchored.append(stop)
 
     @property
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
         """What the worth of an anchor hangs on."""
         return Layout(self.account.system, self.account.prompt, self.account.valid)
+
+    def _room(self, model: Model) -> Room:
+        return Room(model.cost().anchor_bytes, self.layout, self._grow)
 
     def anchored_below(self, limit: int) -> int:
         """The highest line at or below `limit` that ever had an anchor, evicted since or not."""
@@ -111,8 +123,7 @@ class Resident:
         self._tainted_from(account.valid)
         account.extend(ids, length)
         model.settle()
-        size = model.cost().anchor_bytes
-        account.anchors.checkpoint(length, model.cache_state(), size, self._layout)
+        account.anchors.checkpoint(length, model.cache_state(), self._room(model))
         self._anchored.append(length)
 
     def keep_end(self, ids: Ids, answer: Answer, model: Model) -> Outcome:
@@ -137,6 +148,8 @@ class Resident:
             return Outcome(False, "off")
         model.settle()
         spare = self._retire(used, length, model)
+        if spare is None and not self._grow("end", model.cost().anchor_bytes):
+            return Outcome(False, "no room")
         account.end = End(length, copy_sections(model.cache_state(), spare))
         return Outcome(True)
 
@@ -144,9 +157,8 @@ class Resident:
         """Keep the end anchor of the turn before as a checkpoint, or give its buffers back."""
         if used is None:
             return None
-        anchors, size = self.account.anchors, model.cost().anchor_bytes
         old = Anchor(used.tokens, Gate.GREEDY, used.tensors, "checkpoint")
-        if used.tokens < length and anchors.adopt(old, size, self._layout):
+        if used.tokens < length and self.account.anchors.adopt(old, self._room(model)):
             insort(self._anchored, used.tokens)
             return None
         return used.tensors

@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from cache.account import Answer
-from cache.anchors import AnchorConfig, Anchors
-from cache.guest import GuestConfig
+from cache.anchors import Anchors
+from cache.budget import Grow, freely
+from cache.config import StackConfig
 from cache.journal import CacheEvent
 from cache.meet import Meeting, exactly
 from cache.park import Park
-from cache.parked import Kind, ParkConfig
+from cache.parked import Kind
 from cache.plan import Plan
 from cache.ports import Model
 from cache.resident import Resident
 from cache.rows import write_rows
-from cache.store import Standing, Store, StoreConfig
+from cache.snapshot import Standing
+from cache.store import Store
 from cache.types import COLD, GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
 from cache.visit import Visits
 from cache.why import Ghosts, Reason, explain
 
 COMPACTION = "compaction"
 """Kind of the request that replaces a conversation by its summary."""
-
-
-@dataclass(frozen=True, slots=True)
-class StackConfig:
-    """Every tier's settings."""
-
-    anchors: AnchorConfig = field(default_factory=AnchorConfig)
-    park: ParkConfig = field(default_factory=ParkConfig)
-    guest: GuestConfig = field(default_factory=GuestConfig)
-    store: StoreConfig = field(default_factory=StoreConfig)
-    keeps_end: bool = True
-    checkpoint_tokens: int = 512
-    """Tokens of an answer from one checkpoint to the next; 0 takes none."""
-    answer_room: int = 8_192
-    """Rows that a prompt which alignment made longer leaves for its answer; less where the answer
-    may have less, or where the client's own copy leaves less than it may have: then half of that.
-    """
 
 
 class Stack:
@@ -53,15 +37,25 @@ class Stack:
         config: StackConfig | None = None,
         meeting: Meeting = exactly,
         store: Store | None = None,
+        grow: Grow = freely,
     ) -> None:
-        """Slots of one model may share a store; without one the stack has its own."""
+        """Slots of one model may share a store; without one the stack has its own. `grow` is asked
+        before anything is copied.
+        """
         self.config = config = config or StackConfig()
         self._model = model
         self._meeting = meeting
-        self.resident = Resident(model.window, config.anchors, keeps_end=config.keeps_end)
-        self.park = Park(config.park, model, meeting)
-        self.visits = Visits(config.guest, model, self.resident, self.park)
-        self.store = store or Store(config.store, model.grid, meeting)
+        self.resident = Resident(
+            model.window, config.anchors, keeps_end=config.keeps_end, grow=grow
+        )
+        self.park = Park(config.park, model, meeting, grow)
+        self.visits = Visits(config.guest, model, self.resident, self.park, grow)
+        own = Store(config.store, model.grid, meeting, grow)
+        self.store = own if store is None else store
+        self.serving = False
+        """A request is being served: what its guest borrowed can't be given back yet."""
+        self.using: Offer | None = None
+        """It is being restored: its copies can't be given back."""
         self._ghosts = Ghosts()
         self._boundaries: frozenset[int] = frozenset()
 
@@ -106,11 +100,18 @@ class Stack:
         """
         assert self.visits.guest is None, "it must leave before the next is asked about"
         self.park.next_turn()
+        self.serving, self.using = True, plan.best
+        if plan.best is not None and plan.best.tier == Store.name:
+            self.store.use(plan.best.entry.snapshot)
+        line = self._enter(plan, tools, system)
+        self.using = self.store.in_use = None
+        cost = self._model.cost()
+        self._boundaries = self.store.boundaries(line.tokens, len(plan.served), cost)
+        return line
+
+    def _enter(self, plan: Plan, tools: int, system: int) -> Line:
         resident, ask, line = self.resident, plan.ask, plan.line
         served, coming = plan.served, self._answers(plan)
-        if plan.best is not None and plan.best.tier == Store.name:
-            self.store.used(plan.best.entry.snapshot)
-        self._boundaries = self.store.boundaries(line.tokens, len(served), self._model.cost())
         if plan.guest and self.visits.enter(ask, tools, system, served, plan.best, coming):
             return line
         keep = self._keep(plan)
@@ -136,6 +137,10 @@ class Stack:
     def leave(self) -> None:
         """Whoever was served last goes, if it was a guest; before anybody else is asked about."""
         self.visits.leave()
+
+    def rest(self) -> None:
+        """The request is over; a guest stays until its rows are wanted."""
+        self.serving = False
 
     def passed(self, ids: Ids, stop: int) -> None:
         """The prefill of `ids` has come to `stop`."""
@@ -261,6 +266,11 @@ class Stack:
         """Where the current sequence's end anchor stands."""
         end = self._current.account.end
         return end.tokens if end is not None else None
+
+    @property
+    def hidden(self) -> list[tuple[int, int]]:
+        """(start, length) of the current sequence's rows that no client ever saw."""
+        return [span for made in self._current.account.generations for span in made.hidden]
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes by what holds them, as the budgets count them."""

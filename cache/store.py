@@ -3,84 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 
 from cache.account import Account
 from cache.anchors import Anchor, AnchorConfig, Anchors, copy_sections
+from cache.budget import Grow, freely
 from cache.hashing import prefix_hashes
 from cache.journal import CacheEvent
 from cache.meet import Meeting, exactly
 from cache.ports import Model
-from cache.rows import BLOCK_ROWS, RowBlock, block_spans, try_copy
+from cache.rows import RowBlock, block_spans, try_copy
+from cache.snapshot import Snapshot, Standing, StoreConfig, Use
 from cache.types import Ask, Cost, Gate, Ids, Met, Offer, Outcome, common_prefix
-
-Use = Literal["prefix", "session"]
-Grow = Callable[[str, int], bool]
-"""Whether the cache of that name may hold so many bytes more; others may have to give theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """How much is kept, and which snapshots are taken. Figures: the seed's."""
-
-    budget_bytes: int = 2 * 2**30
-    entry_bytes: int = 2**30
-    """A larger snapshot is declined: one of them would be most of the store."""
-    boundaries: int = 1
-    """Grid lines of a prefill that are kept, the longest that fit; 0 keeps every one."""
-    block_rows: int = BLOCK_ROWS
-    session_trim: bool = False
-    """Keep a conversation's end although its last block ran past it: the commit is cut back."""
-    said_max: int = 10_000
-    """Conversations of which a decline is remembered, to be reported once."""
-
-    def __post_init__(self) -> None:
-        assert self.budget_bytes >= 0 and self.entry_bytes >= 0 and self.boundaries >= 0
-        assert self.block_rows > 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Snapshot:
-    """A sequence's rows and sections at its last token. Never written to again."""
-
-    use: Use
-    account: Account
-    """Its tokens, and one copy of the sections, at their end."""
-    blocks: tuple[RowBlock, ...]
-    hash: int
-    nbytes: int
-
-    @property
-    def tokens(self) -> int:
-        """How many it stands for."""
-        return self.account.valid
-
-    @property
-    def gate(self) -> Gate:
-        """What a resume from it is held to."""
-        return self.account.gate(self.tokens)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Standing:
-    """A snapshot beside the rows in place: those below `base` need not be written."""
-
-    snapshot: Snapshot
-    base: int
-
-    @property
-    def account(self) -> Account:
-        """What is known of its rows."""
-        return self.snapshot.account
-
-    @property
-    def blocks(self) -> list[RowBlock]:
-        """Its rows from `base` on."""
-        return [block for block in self.snapshot.blocks if block.stop > self.base]
 
 
 class Store:
@@ -99,12 +36,14 @@ class Store:
         config: StoreConfig,
         grid: int,
         meeting: Meeting = exactly,
-        grow: Grow = lambda name, nbytes: True,
+        grow: Grow = freely,
     ) -> None:
         self.config = config
         self._grid = grid
         self._meeting = meeting
         self._grow = grow
+        self.in_use: Snapshot | None = None
+        """It is being restored: it can't be given back."""
         self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
         self._number = 0
         self.declines: Counter[str] = Counter()
@@ -155,9 +94,14 @@ class Store:
         hashes: list[int] = prefix_hashes(ids[:longest]).tolist()
         return hashes
 
-    def used(self, snapshot: Snapshot) -> None:
-        """It has served: it is the last to go."""
-        self._snapshots.move_to_end(self._place(snapshot))
+    def use(self, snapshot: Snapshot) -> None:
+        """It is about to serve: it is the last to go, and not before `in_use` is cleared."""
+        self.in_use = snapshot
+        self._touch(snapshot)
+
+    def _touch(self, snapshot: Snapshot) -> None:
+        place = next(n for n, held in self._snapshots.items() if held is snapshot)
+        self._snapshots.move_to_end(place)
 
     # taking snapshots
 
@@ -210,7 +154,7 @@ class Store:
         if need > self.config.budget_bytes:
             return "big"
         if same := self._same(account):
-            self.used(same)
+            self._touch(same)
             return "known"
         while self.held_bytes() + need > self.config.budget_bytes:
             self._evict()
@@ -261,8 +205,13 @@ class Store:
     def release(self, nbytes: int) -> int:
         """Give back at least `nbytes`, or all there is; returns how much."""
         given = 0
-        while given < nbytes and self._snapshots:
-            given += self._evict()
+        for number, snapshot in list(self._snapshots.items()):
+            if given >= nbytes:
+                break
+            if snapshot is not self.in_use:
+                del self._snapshots[number]
+                given += snapshot.nbytes
+                self.evictions += 1
         return given
 
     def clear(self) -> None:
@@ -271,12 +220,13 @@ class Store:
 
     # accounts
 
-    def _place(self, snapshot: Snapshot) -> int:
-        return next(n for n, held in self._snapshots.items() if held is snapshot)
-
     def held_bytes(self) -> int:
         """Bytes of all snapshots."""
         return sum(snapshot.nbytes for snapshot in self._snapshots.values())
+
+    def spare_bytes(self) -> int:
+        """Bytes that `release` could give."""
+        return self.held_bytes() - (self.in_use.nbytes if self.in_use else 0)
 
     def events(self) -> list[CacheEvent]:
         """What there is to report since the last call."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from cache.account import Account
 from cache.anchors import AnchorConfig
+from cache.budget import Grow, freely
 from cache.guest import GuestConfig, Stash
 from cache.park import Park
 from cache.parked import Parked
@@ -37,11 +38,19 @@ class Visits:
     rows go to the pool, if it may come again, and what it borrowed is put back.
     """
 
-    def __init__(self, config: GuestConfig, model: Model, resident: Resident, park: Park) -> None:
+    def __init__(
+        self,
+        config: GuestConfig,
+        model: Model,
+        resident: Resident,
+        park: Park,
+        grow: Grow = freely,
+    ) -> None:
         self._model = model
+        self._grow = grow
         self._resident = resident
         self._park = park
-        self._stash = Stash(config, model)
+        self._stash = Stash(config, model, grow)
         self._base = 0
         """The rows below are the resident's as well."""
         self.guest: Resident | None = None
@@ -68,7 +77,9 @@ class Visits:
         if not self._stash.open(base, reach, valid):
             return False
         anchors = AnchorConfig(budget_bytes=0, newest_kept=1)
-        guest = Resident(self._model.window, anchors, keeps_end=self._resident.keeps_end)
+        guest = Resident(
+            self._model.window, anchors, keeps_end=self._resident.keeps_end, grow=self._grow
+        )
         line = best.line if best else None
         for block in blocks:
             if line and block.start < line.tokens:

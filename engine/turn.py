@@ -4,116 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
 from cache.account import Answer
-from cache.journal import Journal, TurnRow
+from cache.budget import Refused
+from cache.journal import TurnRow
 from cache.plan import Plan
-from cache.ports import Clock, Jobs
-from cache.responses import Asked, Response, Responses
-from cache.stack import Stack
-from cache.types import Ask, Ids, Line, Valued
-from engine.adapter import Engine
+from cache.responses import Asked, Response
+from cache.types import Ids, Line
+from engine.box import Box
 from engine.decode import Rule, decode
-from engine.pictures.picture import Picture
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A request as the engine reads it."""
-
-    ids: Ids
-    session: str | None = None
-    client: str = ""
-    kind: str = "turn"
-    tools: int = 0
-    system: int = 0
-    """Tokens of the tool block, which comes first, and of the system text after it."""
-    answer_max: int = 0
-    """Tokens its answer may have."""
-    valued: tuple[Valued, ...] = ()
-    """Where its tool calls stand, with what they say."""
-    answer_min: int = 0
-    """Tokens its answer will have at least, where that is known."""
-    pictures: tuple[Picture, ...] = ()
-    """Its images, in the order of their rows: each run of negative ids is the next one's."""
-
-    @property
-    def ask(self) -> Ask:
-        """What the caches are asked."""
-        return Ask(self.ids, self.session, self.kind, self.answer_max, self.answer_min, self.valued)
-
-
-class Meter(Protocol):
-    """What a turn's work costs; a simulated board charges its clock here."""
-
-    def prefilled(self, start: int, stop: int) -> None:
-        """Rows [start, stop) of a prompt were forwarded."""
-
-    def decoded(self, tokens: int) -> None:
-        """A verify round gave this many tokens."""
-
-
-class NoMeter:
-    """Work takes the time it takes."""
-
-    def prefilled(self, start: int, stop: int) -> None:
-        """Charge nothing."""
-
-    def decoded(self, tokens: int) -> None:
-        """Charge nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The cache has chosen: the prefill starts at `line`."""
-
-    line: Line
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The prefill has come to `done` tokens; closing the turn here cancels it."""
-
-    done: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The whole prompt is in place as it was served; `logits` are its last position's."""
-
-    ids: Ids
-    logits: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """New tokens of the answer; closing the turn here ends it after them."""
-
-    ids: list[int]
-
-
-Event = Resumed | Chunk | Ready | Tokens
-
-
-@dataclass(slots=True)
-class Box:
-    """What a turn runs on: one engine with its caches, and the ports."""
-
-    engine: Engine
-    stack: Stack
-    clock: Clock
-    jobs: Jobs
-    journal: Journal
-    meter: Meter = field(default_factory=NoMeter)
-    slot: int = 0
-    """0 is the main slot."""
-    responses: Responses | None = None
-    """Answers to identical greedy requests, which slots share; off unless somebody makes one."""
-
+from engine.events import Chunk, Event, Ready, Resumed, Tokens
+from engine.prompt import Prompt
 
 Reader = Callable[[Sequence[int]], Answer]
 """Says of an answer's tokens how many are thinking, and which the client never sees."""
@@ -161,7 +64,10 @@ def turn(
         return
     begun_s = clock.mono_s()
     stack.leave()
-    plan = stack.plan(prompt.ask)
+    plan = _admitted(box, prompt)
+    if isinstance(plan, Refused):
+        yield from _refused(box, prompt, plan)
+        return
     line = stack.restore(plan, prompt.tools, prompt.system)
     ids, size = plan.served, len(plan.served)
     at = Progress(begun_s, begun_s, line, line.tokens, stack.has_guest)
@@ -171,14 +77,14 @@ def turn(
         logits = torch.empty(0)
         while at.done < size:
             stop = min(size, (at.done // engine.grid + 1) * engine.grid)
-            logits = engine.prefill(ids[at.done : stop])
-            box.meter.prefilled(at.done, stop)
+            logits = _chunk(box, ids, at.done, stop)
             stack.passed(ids, stop)
             at.done, at.ready_s = stop, clock.mono_s()
             box.jobs.pump()
             yield Chunk(stop)
         yield Ready(ids, logits)
         stack.generates(ids, ())
+        rule.begin(ids)
         for new in decode(engine, logits, rule, limit, stop_ids):
             at.rounds += bool(at.answer)
             at.answer += new
@@ -197,9 +103,62 @@ def turn(
             said = read(at.answer)
             kept = stack.keep(ids, at.answer, said)
             at.end = "kept" if kept.ok else kept.why
+            if box.suffixes is not None:
+                hidden = [*stack.hidden, *((size + start, n) for start, n in said.hidden)]
+                box.suffixes.add(ids, at.answer, hidden)
             if box.responses is not None and asked is not None:
                 box.responses.put(asked, ids, at.answer, said, at.finish, line.gate)
+        stack.rest()
+        if box.budget is not None:
+            box.budget.after_request()
         _report(box, _row(box, prompt, plan, at))
+
+
+def _admitted(box: Box, prompt: Prompt) -> Plan | Refused:
+    """What serves the prompt, with the memory that reading it takes; or why there is not enough."""
+    while True:
+        plan = box.stack.plan(prompt.ask)
+        if box.budget is None:
+            return plan
+        before = box.budget.shed_bytes
+        refused = box.budget.admit(len(plan.served), plan.line.tokens)
+        if refused is not None:
+            return refused
+        # What had to be given back may be what would have served.
+        if box.budget.shed_bytes == before:
+            return plan
+
+
+def _chunk(box: Box, ids: Ids, start: int, stop: int) -> torch.Tensor:
+    """Forward rows [start, stop), and see what it takes; the last one's logits."""
+    budget = box.budget
+    if budget is not None:
+        budget.forwards()
+    logits = box.engine.prefill(ids[start:stop])
+    box.meter.prefilled(start, stop)
+    if budget is not None:
+        budget.prefilled(stop)
+    return logits
+
+
+def _refused(box: Box, prompt: Prompt, refused: Refused) -> Generator[Event, None, None]:
+    """Say that there is no room to read it; engine and caches are as they were."""
+    try:
+        yield refused
+    finally:
+        row = TurnRow(
+            wall_s=box.clock.wall_s(),
+            session=prompt.session,
+            client=prompt.client,
+            kind=prompt.kind,
+            prompt=len(prompt.ids),
+            asked=len(prompt.ids),
+            slot=box.slot,
+            taint=box.stack.taint,
+            held_bytes=_held_bytes(box),
+            retry_after_s=refused.retry_after_s,
+        )
+        _report(box, row)
 
 
 def _report(box: Box, row: TurnRow) -> None:

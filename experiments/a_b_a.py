@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cache.stack import StackConfig
+from cache.config import StackConfig
 from experiments.figure import Curve, Figure
 from experiments.traffic import Traffic, fresh, head, seeds_policy, sweep, whole
 from replay.ledger import LedgerRow

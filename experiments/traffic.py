@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from cache.config import StackConfig
 from cache.parked import ParkConfig
-from cache.stack import Stack, StackConfig
+from cache.stack import Stack
 from replay.bad import BadInput
 from replay.driver import Options, Replay
 from replay.ledger import LedgerRow
@@ -100,10 +101,8 @@ class Traffic:
         `policy` replaces the board's; `watch` sees the caches after every request.
         """
         trace = Trace("made", Header(timing="synthetic"), tuple(self.requests))
-        replay = Replay([trace], Options(board))
+        replay = Replay([trace], Options(board), policy=policy)
         box = replay.box
-        if policy is not None:
-            box.stack = Stack(box.engine, policy)
         total = sum(request.prompt_tokens for request in self.requests)
         rows = []
         with progress("replaying", total, unit="tokens") as advance:

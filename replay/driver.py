@@ -10,8 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from cache.account import Answer
+from cache.budget import LEVELS, Budget
+from cache.config import StackConfig
 from cache.journal import Journal
+from cache.levels import levels_of
 from cache.stack import Stack
+from cache.suffix_store import SuffixStore
 from cache.types import Gate, Ids
 from engine.pictures.patches import stand_in
 from engine.pictures.picture import Picture
@@ -24,6 +28,7 @@ from replay.models import build, meeting, side_stack, stack_config, verifier
 from replay.pieces import TracePieces
 from replay.schedule import Arrival, Arrivals, Schedule
 from replay.source import Source
+from replay.suffixes import speak_alike
 from replay.tokens import Tokens as TraceTokens
 from replay.trace import Request, Trace
 from replay.verify import Verdict
@@ -45,6 +50,8 @@ class Options:
     verify: float = 1.0
     """Share of the requests that are checked, each chosen by the seed."""
     seed: int = 0
+    suffixes: SuffixStore | None = None
+    """Where prompts and answers are added; its jobs are the replay's."""
 
 
 @dataclass(slots=True)
@@ -56,36 +63,41 @@ class _Watch:
     ttft_s: float | None = None
 
 
-def _speak_alike(traces: Sequence[Trace]) -> bool:
-    """Whether all traces have their own tokens, of one tokenizer that fits the board's model."""
-    if any(trace.live is None for trace in traces):
-        return False
-    return len({trace.header.tokenizer for trace in traces}) == 1
-
-
 class Replay:
     """One box over a list of traces; iterate for a ledger row a request, in the order served."""
 
     def __init__(
-        self, traces: Sequence[Trace], options: Options, journal: Journal | None = None
+        self,
+        traces: Sequence[Trace],
+        options: Options,
+        journal: Journal | None = None,
+        policy: StackConfig | None = None,
     ) -> None:
+        """`policy` replaces the caches' settings that follow from the profile."""
         profile = options.profile
         self._options = options
         self._traces = traces
         self._clock = clock = VirtualClock()
         self._engine = engine = build(options.model, profile, options.seed)
-        self._live = _speak_alike(traces)
+        self._live = speak_alike(traces)
         pieces = traces[0].live.pieces if self._live and traces[0].live else TracePieces()
         meets = meeting(profile, pieces)
-        stack = Stack(engine, stack_config(profile), meets)
         self._board = board = Board(profile, clock, Compute(profile, clock))
-        jobs = SeededJobs(options.seed)
-        self._box = Box(engine, stack, clock, jobs, journal or Journal(), board)
+        self._budget = budget = Budget(profile.limits, board, engine.cost)
+        stack = Stack(engine, policy or stack_config(profile), meets, grow=budget.grow)
+        jobs = options.suffixes.jobs if options.suffixes else SeededJobs(options.seed)
+        self._box = Box(engine, stack, clock, jobs, journal or Journal(), board, budget=budget)
+        self._box.suffixes = options.suffixes
         count, window = profile.side_slots, profile.side_window
         self._slots = Slots.beside(
-            self._box, count, window, lambda engine: side_stack(engine, meets, stack.store)
+            self._box,
+            count,
+            window,
+            lambda engine: side_stack(engine, meets, stack.store, budget.grow),
         )
         board.holds(self._held)
+        slots = [(box.stack, box.engine) for box in self._slots]
+        budget.over(levels_of(slots, engine.encoded))
         self._verifiers = {box.slot: verifier(box.engine) for box in self._slots}
         self._ideal = Ideal()
         self._tokens: dict[int, TraceTokens] = {}
@@ -128,11 +140,17 @@ class Replay:
             return refused(name, arrival, request, wait_s)
         prompt, saw = self._prompt(request, self._tokens_of(arrival)), _Watch()
         self._board.begins()
+        before = Counter(self._budget.counters)
         box = self._slots.choose(prompt)
         self._serve(box, arrival, request, prompt, saw)
         self._slots.used(box)
+        row, usage = self._box.journal.rows[-1], self._board.ends()
+        if row.retry_after_s is not None:
+            wait = row.retry_after_s
+            return refused(name, arrival, request, wait_s, retry_after_s=wait, usage=usage)
         self._ideal.add(box.stack.rows)
         self._ends[arrival.trace, request.number] = box.stack.end
+        gave = self._budget.counters - before
         verdict = saw.verdict
         seen = Served(
             held=saw.held,
@@ -142,9 +160,10 @@ class Replay:
             else None,
             checked=verdict.gate if verdict else None,
             failure=verdict.why if verdict else "",
-            usage=self._board.ends(),
+            usage=usage,
+            shed={name: gave[f"shed.{name}"] for name in LEVELS},
         )
-        return served(name, arrival, request, wait_s, self._box.journal.rows[-1], seen)
+        return served(name, arrival, request, wait_s, row, seen)
 
     def _serve(
         self, box: Box, arrival: Arrival, request: Request, prompt: Prompt, saw: _Watch

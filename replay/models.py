@@ -6,12 +6,15 @@ import torch
 
 from cache.align import Alignment
 from cache.anchors import AnchorConfig
+from cache.budget import Grow
+from cache.config import StackConfig
 from cache.guest import GuestConfig
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
 from cache.pieces import Pieces
-from cache.stack import Stack, StackConfig
-from cache.store import Store, StoreConfig
+from cache.snapshot import StoreConfig
+from cache.stack import Stack
+from cache.store import Store
 from engine.adapter import Engine
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
@@ -50,11 +53,12 @@ def verifier(engine: Engine) -> Verifier:
     return WitnessVerifier(engine) if isinstance(engine, Witness) else ColdVerifier(engine)
 
 
-def side_stack(engine: Engine, meeting: Meeting, store: Store) -> Stack:
+def side_stack(engine: Engine, meeting: Meeting, store: Store, grow: Grow) -> Stack:
     """The caches of a side slot: its own rows, a few anchors over them, and the box's store."""
     anchors = AnchorConfig(budget_bytes=4 * engine.cost().anchor_bytes, newest_kept=2)
     nothing = ParkConfig(park_bytes=0, pin_bytes=0)
-    return Stack(engine, StackConfig(anchors, nothing, GuestConfig(tokens_max=0)), meeting, store)
+    config = StackConfig(anchors, nothing, GuestConfig(tokens_max=0))
+    return Stack(engine, config, meeting, store, grow)
 
 
 def meeting(profile: Profile, pieces: Pieces) -> Meeting:

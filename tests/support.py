@@ -7,12 +7,14 @@ import torch
 from made_up import MadeUp
 
 from cache.anchors import AnchorConfig
+from cache.config import StackConfig
 from cache.guest import GuestConfig
 from cache.journal import Journal, TurnRow
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
-from cache.stack import Stack, StackConfig
-from cache.store import Store, StoreConfig
+from cache.snapshot import StoreConfig
+from cache.stack import Stack
+from cache.store import Store
 from cache.types import Gate, Ids
 from engine.adapter import Engine
 from engine.config import HybridConfig

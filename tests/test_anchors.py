@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache import anchors as module
-from cache.anchors import AnchorConfig, Anchors, copy_sections, victim, write_sections
+from cache.anchors import AnchorConfig, Anchors, Room, copy_sections, victim, write_sections
 from cache.types import CacheState, Gate, Section
 from cache.worth import RULES, Layout, Rule
 
@@ -31,14 +31,14 @@ def test_the_seeds_budget_holds_17_anchors_of_the_27b() -> None:
     assert BOARD_ANCHOR == 153_944_064
     anchors = Anchors(AnchorConfig())
     for line in range(1_024, 100 * 1_024, 1_024):
-        anchors.take(line, Gate.BITS, state(), BOARD_ANCHOR, layout(line))
+        anchors.take(line, Gate.BITS, state(), Room(BOARD_ANCHOR, layout(line)))
     assert len(anchors) == 17
 
 
 def test_newest_four_and_the_head_lines_outlive_the_others() -> None:
     anchors = Anchors(AnchorConfig(rule="heads"))
     for line in range(1_024, 101 * 1_024, 1_024):
-        anchors.take(line, Gate.BITS, state(), BOARD_ANCHOR, layout(line))
+        anchors.take(line, Gate.BITS, state(), Room(BOARD_ANCHOR, layout(line)))
     head = list(range(4_096, 32_769, 4_096))
     assert anchors.lines[:8] == head
     assert anchors.lines[-4:] == [97 * 1_024, 98 * 1_024, 99 * 1_024, 100 * 1_024]
@@ -47,7 +47,7 @@ def test_newest_four_and_the_head_lines_outlive_the_others() -> None:
 def test_the_newest_never_go_even_over_the_budget() -> None:
     anchors = Anchors(AnchorConfig(budget_bytes=0))
     for line in range(1, 10):
-        anchors.take(line, Gate.BITS, state(), 1, layout(line))
+        anchors.take(line, Gate.BITS, state(), Room(1, layout(line)))
     assert anchors.lines == [6, 7, 8, 9]
 
 
@@ -99,7 +99,7 @@ def takes_and_cuts(steps: list[float], room: int, newest: int, rule: Rule) -> No
     for step in steps:
         if isinstance(step, int):
             at += step
-            anchors.take(at, Gate.BITS, state(), 1, layout(at))
+            anchors.take(at, Gate.BITS, state(), Room(1, layout(at)))
             taken.append(at)
         else:
             at = int(at * step)
@@ -121,7 +121,7 @@ def takes_and_cuts(steps: list[float], room: int, newest: int, rule: Rule) -> No
 def test_every_keeps_all_whatever_the_budget() -> None:
     anchors = Anchors(AnchorConfig(budget_bytes=0, rule="every"))
     for line in range(1, 40):
-        anchors.take(line, Gate.BITS, state(), 1, layout(line))
+        anchors.take(line, Gate.BITS, state(), Room(1, layout(line)))
     assert len(anchors) == 39
 
 

@@ -20,10 +20,11 @@ from support import GRID, box, engine, forced, joined, tokens
 from cache import responses
 from cache.account import Answer
 from cache.anchors import AnchorConfig
+from cache.config import StackConfig
 from cache.journal import TurnRow
 from cache.meet import exactly
 from cache.responses import ENTRY_BYTES, Asked, Responses
-from cache.stack import Stack, StackConfig
+from cache.stack import Stack
 from cache.types import Ask, Gate, Ids, Met
 from engine.decode import Rule
 from engine.monitor import Budget, Monitor

@@ -10,10 +10,11 @@ import pytest
 from support import GRID, MODELS, box, engine, forced, joined, judge, tokens, verifier
 
 from cache.anchors import AnchorConfig
+from cache.config import StackConfig
 from cache.guest import GuestConfig
 from cache.journal import TurnRow
 from cache.parked import ParkConfig
-from cache.stack import Stack, StackConfig
+from cache.stack import Stack
 from cache.types import Ids
 from engine.adapter import Engine
 from engine.slots import Slots

@@ -17,7 +17,8 @@ from support import GRID, box, engine, joined, serve, tokens
 from cache import store as store_module
 from cache.journal import CacheEvent
 from cache.rows import RowBlock, try_copy
-from cache.store import Store, StoreConfig
+from cache.snapshot import StoreConfig
+from cache.store import Store
 from cache.types import CacheState, Cost
 from engine.turn import Box
 

@@ -1,0 +1,69 @@
+"""The pool's entries: what they hold, which of them is worth least, and what they give back."""
+
+from __future__ import annotations
+
+from cache.budget import Grow, freely
+from cache.parked import Kind, ParkConfig, Parked
+from cache.ports import Model
+
+
+class Pool:
+    """Conversations that are not in place, under one budget."""
+
+    def __init__(self, config: ParkConfig, model: Model, grow: Grow = freely) -> None:
+        self._config = config
+        self._model = model
+        self._grow = grow
+        self.entries: list[Parked] = []
+        self._turn = 0
+
+    def held_bytes(self) -> int:
+        """Bytes of all entries; a block that several share counts once."""
+        return self._held(self.entries)
+
+    def spare_bytes(self, kind: Kind) -> int:
+        """Bytes that giving up all entries of a kind would free, heads after the others."""
+        heads = self._held([entry for entry in self.entries if entry.kind == "pin"])
+        return heads if kind == "pin" else self.held_bytes() - heads
+
+    def release(self, kind: Kind, nbytes: int) -> int:
+        """Give up entries of a kind, the least worth first, until `nbytes` are free or none is
+        left; returns how many were freed."""
+        before = self.held_bytes()
+        while before - self.held_bytes() < nbytes:
+            some = [entry for entry in self.entries if entry.kind == kind]
+            if not some:
+                break
+            self._give_up(min(some, key=self._worth))
+        return before - self.held_bytes()
+
+    def _fits(self, need: int) -> bool:
+        """Whether so many bytes more may be held."""
+        if need <= 0:
+            return True
+        within = self.held_bytes() + need <= self._config.budget_bytes
+        return within and self._grow("park", need)
+
+    def _give_up(self, entry: Parked) -> None:
+        """Keep less of an entry: up to its next lower anchor, or nothing."""
+        lower = [line for line in entry.account.anchors.lines if line < entry.top]
+        if lower and lower[-1] > entry.base + self._config.block_rows:
+            entry.cut(lower[-1])
+        else:
+            self.entries.remove(entry)
+
+    def _worth(self, entry: Parked) -> float:
+        idle = (self._turn - entry.used_turn) / self._config.half_life_turns
+        return entry.worth(self._model.cost()) * float(0.5**idle)
+
+    def _drop_useless(self) -> None:
+        """Entries that no line of theirs can be resumed at."""
+        self.entries = [entry for entry in self.entries if entry.copies and entry.top > entry.base]
+
+    def _bytes(self, rows: int, copies: int) -> int:
+        cost = self._model.cost()
+        return rows * cost.row_bytes + copies * cost.anchor_bytes
+
+    def _held(self, entries: list[Parked]) -> int:
+        blocks = {id(block): block.rows for entry in entries for block in entry.blocks}
+        return self._bytes(sum(blocks.values()), sum(entry.copies for entry in entries))

@@ -1,0 +1,34 @@
+"""A prompt: a request as the engine reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cache.types import Ask, Ids, Valued
+from engine.pictures.picture import Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request as the engine reads it."""
+
+    ids: Ids
+    session: str | None = None
+    client: str = ""
+    kind: str = "turn"
+    tools: int = 0
+    system: int = 0
+    """Tokens of the tool block, which comes first, and of the system text after it."""
+    answer_max: int = 0
+    """Tokens its answer may have."""
+    valued: tuple[Valued, ...] = ()
+    """Where its tool calls stand, with what they say."""
+    answer_min: int = 0
+    """Tokens its answer will have at least, where that is known."""
+    pictures: tuple[Picture, ...] = ()
+    """Its images, in the order of their rows: each run of negative ids is the next one's."""
+
+    @property
+    def ask(self) -> Ask:
+        """What the caches are asked."""
+        return Ask(self.ids, self.session, self.kind, self.answer_max, self.answer_min, self.valued)
