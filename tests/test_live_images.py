@@ -20,6 +20,8 @@ from photos import attached, data_url, photo
 from rawlines import WEBUI_AGENT, own, user, write
 
 from cache.types import Ids
+from engine.chat import omitted
+from engine.pictures.leave_out import Cap
 from engine.pictures.patches import named
 from engine.pictures.picture import Picture
 from replay.driver import Options, Replay
@@ -191,6 +193,31 @@ def test_another_picture_in_an_earlier_question_parts_there(tmp_path: Path) -> N
         _, rows = replayed(trace, model)
         assert not [row.failure for row in rows if row.failure]
         assert rows[1].cached == after[1].offset // BOARD.grid * BOARD.grid > after[0].offset
+
+
+def forwarded_over_the_cap(path: Path) -> list[int]:
+    """Tokens read by each turn of a chat with an image a turn and a cap of 4."""
+    _, rows = replayed(read(path, cap=Cap(images=4)), "witness")
+    assert not [row.failure for row in rows if row.failure]
+    return [row.forwarded for row in rows]
+
+
+def test_over_the_cap_a_turn_reads_again_only_once_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 14
+    asked = [(f"And number {n}?", [(f"{n}.png", data_url(photo(n)))]) for n in range(turns)]
+    path = chat(tmp_path / "long.jsonl", asked)
+    ours = forwarded_over_the_cap(path)
+    # What a turn brings by itself is its image, its question and the answer's end.
+    new = 2 * ours[1]
+    assert [turn for turn, tokens in enumerate(ours) if turn and tokens > new] == [4, 6, 8, 10, 12]
+    monkeypatch.setattr(omitted, "left_out", lambda rows, cap: max(0, len(rows) - cap.images))
+    naive = forwarded_over_the_cap(path)
+    assert [turn for turn, tokens in enumerate(naive) if turn and tokens > new] == list(
+        range(4, turns)
+    )
+    assert 3 * sum(ours) < 2 * sum(naive), (sum(ours), sum(naive))
 
 
 def test_canary_one_key_for_all_pictures_is_seen_by_the_gate(
