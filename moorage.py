@@ -20,6 +20,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="count bad lines and go on")]
 Set = Annotated[list[str], typer.Option("--set", help="KEY=VALUE of the profile", metavar="K=V")]
 ProfileName = Annotated[str, typer.Option("--profile", help="the board to pretend to be")]
+SuffixDir = Annotated[
+    Path | None, typer.Option(help="folder of a suffix store: tokens read and written before")
+]
 Seed = Annotated[int, typer.Option("--seed", help="decides accepted drafts, checks, interleavings")]
 
 
@@ -38,10 +41,18 @@ def replay(
     seed: Seed = 0,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
+    suffix_dir: SuffixDir = None,
+    suffix_scope: Annotated[str, typer.Option(help="of its tokens: all, or outputs")] = "all",
+    suffix_readonly: Annotated[
+        bool, typer.Option("--suffix-readonly", help="open it, and write nothing")
+    ] = False,
+    suffix_mb: Annotated[int, typer.Option(help="MiB it may take; then half is forgotten")] = 192,
 ) -> None:
     """Replay recorded requests through the caches; print what was reused, re-read and verified."""
     from replay.commands import run_replay
+    from replay.suffixes import flags_of
 
+    suffix = flags_of(suffix_dir, suffix_scope, suffix_readonly, suffix_mb)
     status = run_replay(
         traces,
         model=model,
@@ -54,6 +65,7 @@ def replay(
         seed=seed,
         skip_bad=skip_bad,
         as_json=as_json,
+        suffix=suffix,
     )
     raise typer.Exit(status)
 
@@ -98,6 +110,7 @@ def experiment(
     out: Annotated[Path | None, typer.Option(help="folder for figures.json and plots")] = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
+    suffix_dir: SuffixDir = None,
 ) -> None:
     """Run an incident again, and print what was measured then beside what it costs here."""
     from experiments.command import run_experiment
@@ -110,6 +123,7 @@ def experiment(
         out=out,
         skip_bad=skip_bad,
         as_json=as_json,
+        suffix_dir=suffix_dir,
     )
     raise typer.Exit(status)
 

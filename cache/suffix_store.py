@@ -19,6 +19,7 @@ from cache.suffix_recent import Recent, Span, newest_of
 from cache.types import Ids
 
 Scope = Literal["all", "outputs"]
+Prefer = Literal["newest", "frequent"]
 SCOPES: tuple[Scope, ...] = ("all", "outputs")
 
 
@@ -34,15 +35,13 @@ class SuffixConfig:
     """Not a byte is written, and nothing is added in memory either."""
     remembered: int = 4
     """Last requests whose tokens are not added again; 0 adds every prompt whole."""
-    match_min: int = 4
+    match_min: int = 3
     """Tokens of a match, at least."""
     match_max: int = 32
     rebuild_tokens: int = 65_536
     """The array is not built anew for fewer."""
     rebuild_share: float = 0.25
     """... nor for less than this share of what is in it."""
-    prefer: Literal["newest", "frequent"] = "newest"
-    """Of equally long matches in the array: what followed last, or mostly."""
 
     def __post_init__(self) -> None:
         assert 1 << 12 <= self.cap_bytes <= CAP_BYTES_MAX and self.scope in SCOPES
@@ -61,6 +60,8 @@ class SuffixStats:
     sent_tokens: int = 0
     """Of the requests: what adding them whole would have added."""
     added_tokens: int = 0
+    adding_requests: int = 0
+    """Requests that had something new."""
     added_documents: int = 0
     refused_tokens: int = 0
     """New, but the drive would not take them."""
@@ -105,7 +106,8 @@ class SuffixStore:
         self.stats = SuffixStats(damaged=opened.damaged, torn_bytes=opened.torn_bytes)
         self._log: SuffixLog = opened.log
         self._clock = clock
-        self._jobs = jobs
+        self.jobs = jobs
+        """Who pumps them pumps this store."""
         self._recent = Recent(config.remembered)
         self._waiting: deque[_Addition] = deque()
         self._index = _Index(SuffixArray.build(b""), self._chains())
@@ -148,7 +150,7 @@ class SuffixStore:
         ids = np.concatenate([prompt, np.array(answer, np.int32)])
         first = len(prompt) if self.config.scope == "outputs" else 0
         self._waiting.append(_Addition(ids, first, tuple(left_out)))
-        self._jobs.start("suffix add", self._add())
+        self.jobs.start("suffix add", self._add())
 
     def _add(self) -> Job:
         """Take in the request that waits longest, whichever job comes to it."""
@@ -167,6 +169,7 @@ class SuffixStore:
         stats.forgotten_documents += len(forgotten)
         self._forgotten += sum(document.tokens + 1 for document in forgotten)
         if written:
+            stats.adding_requests += 1
             stats.added_tokens += tokens
             stats.added_documents += len(pieces)
             separator = np.array([BREAK], np.int32)
@@ -187,7 +190,7 @@ class SuffixStore:
     def _build(self) -> None:
         if not self._building:
             self._building = True
-            self._jobs.start("suffix rebuild", self._rebuild())
+            self.jobs.start("suffix rebuild", self._rebuild())
 
     def _rebuild(self) -> Job:
         """Sort what is stored; lookups use the old array until the new one takes its place."""
@@ -220,18 +223,23 @@ class SuffixStore:
     def _chains(self) -> Chains:
         return Chains(self.config.match_min)
 
+    def drain(self) -> None:
+        """Every job has ended."""
+        self.jobs.drain()
+
     def settle(self) -> None:
         """Every job has ended and everything is in the array; for what must see all of it."""
-        self._jobs.drain()
+        self.jobs.drain()
         if len(self._index.young) or self._forgotten:
             self._build()
-            self._jobs.drain()
+            self.jobs.drain()
 
     # asking
 
-    def lookup(self, context: Sequence[int], count: int) -> Found | None:
+    def lookup(self, context: Sequence[int], count: int, prefer: Prefer = "newest") -> Found | None:
         """The longest match of the context's end, and up to `count` tokens after it.
 
+        `prefer` says what to take of several equally long ones: what followed last, or mostly.
         `context` are the last tokens, at most `match_max` of which count, and no negative id. Of
         equally long matches the young one, since it is newer than all of the array.
         """
@@ -242,13 +250,19 @@ class SuffixStore:
         places = index.array.longest(pattern, config.match_min)
         if places is None or (young is not None and young.length >= places.length):
             return young
-        follow = index.array.newest if config.prefer == "newest" else index.array.most_frequent
+        follow = index.array.newest if prefer == "newest" else index.array.most_frequent
         return Found(places.length, follow(places, count))
 
-    def saw(self, sequences: Iterable[Ids], tokens_min: int) -> Overlap | None:
-        """The first stretch of so many tokens of a sequence that the store holds verbatim."""
+    def saw(
+        self, requests: Iterable[tuple[Ids, Ids]], stretch: int = 128, whole: int = 32
+    ) -> Overlap | None:
+        """The first sign that one of these prompts or answers was added; see `overlap`.
+
+        Of 128 tokens: conversations of different clients were found to share 96 to 127 of them in a
+        row, the chat template's text about tools.
+        """
         self.settle()
-        return overlap(self._index.array, sequences, tokens_min)
+        return overlap(self._index.array, requests, stretch, whole)
 
     @property
     def documents(self) -> int:
@@ -277,5 +291,5 @@ class SuffixStore:
 
     def close(self) -> None:
         """End the jobs, and give file and lock back."""
-        self._jobs.drain()
+        self.jobs.drain()
         self._log.close()

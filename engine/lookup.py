@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cache.suffix_chains import BREAK, Chains, Found
-from cache.suffix_store import SuffixStore
+from cache.suffix_store import Prefer, SuffixStore
 from cache.types import Ids
 from engine.adapter import Engine
 
@@ -16,11 +16,13 @@ from engine.adapter import Engine
 class LookupConfig:
     """When a match is long enough, and how much is taken of what followed."""
 
-    match_min: int = 4
+    match_min: int = 3
     """A shorter match is left to the engine's own draft layer."""
     match_max: int = 32
     drafts: int = 3
     """Guesses a block carries at most."""
+    prefer: Prefer = "newest"
+    """Of equally long matches in the store: what followed last, or mostly."""
 
     def __post_init__(self) -> None:
         assert 0 < self.match_min <= self.match_max and self.drafts >= 0
@@ -75,7 +77,7 @@ class Lookup:
         own = self._own.longest(context, config.match_max, count)
         if self._store is None:
             return own
-        stored = self._store.lookup(context, count)
+        stored = self._store.lookup(context, count, config.prefer)
         if stored is None or stored.length < config.match_min or not stored.tokens:
             return own
         return own if own is not None and own.length >= stored.length else stored

@@ -32,6 +32,7 @@ def run_experiment(
     out: Path | None,
     skip_bad: bool,
     as_json: bool,
+    suffix_dir: Path | None = None,
 ) -> int:
     """`moorage experiment`; returns the exit status, 1 when a gate failed."""
     console = Console(stderr=as_json)
@@ -42,7 +43,7 @@ def run_experiment(
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(str(out), None, "is in the way of the folder to write")
     try:
-        figures = experiment.run(board, traces, skip_bad)
+        figures = experiment.run(board, traces, skip_bad, suffix_dir)
         data = {"name": name, "figures": as_data(figures)}
         if out is not None:
             write_folder(out, experiment, board, figures, data)

@@ -24,6 +24,7 @@ from replay.progress import progress
 from replay.readers.detect import read_traces
 from replay.report import duration, print_failures, print_profile, print_summary
 from replay.schedule import Arrivals
+from replay.suffixes import Flags, figures, lines, opened
 from replay.summary import summarise
 from replay.trace import Trace
 from replay.worst import print_worst, worst_data
@@ -63,6 +64,7 @@ def run_replay(
     seed: int,
     skip_bad: bool,
     as_json: bool,
+    suffix: Flags | None = None,
 ) -> int:
     """`moorage replay`; returns the exit status, 1 when a gate failed."""
     console = Console(stderr=as_json)
@@ -70,9 +72,12 @@ def run_replay(
     share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
     spaced = _arrivals(arrivals)
     traces, skipped = traces_of(names, skip_bad, console, board=board)
-    options = Options(board, model, spaced, users, share, seed)
-    ledger, wall_s = replayed(traces, options, out)
-    summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board)
+    with opened(suffix, traces, board, seed) as store:
+        options = Options(board, model, spaced, users, share, seed, store)
+        ledger, wall_s = replayed(traces, options, out)
+        summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board)
+        if store is not None:
+            summary["suffix"] = figures(store)
     if skip_bad:
         summary["skipped_lines"] = skipped
     title = f"{', '.join(names)} on {model} as {board.name}, {spaced} arrivals"
@@ -82,6 +87,8 @@ def run_replay(
         sys.stdout.write(json.dumps(summary) + "\n")
     else:
         print_summary(console, title, summary)
+        for line in lines(summary["suffix"]) if suffix is not None else ():
+            console.print(f"[bold]suffix store[/bold]  {line}", highlight=False, soft_wrap=True)
         if out is not None:
             console.print(f"report: {out / 'report.html'}   ledger: {out / 'ledger.parquet'}")
     print_failures(console, ledger)

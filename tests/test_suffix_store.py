@@ -17,7 +17,7 @@ from cache import suffix_array
 from cache.host import OsFiles, SystemClock, ThreadJobs
 from cache.suffix_array import SuffixArray
 from cache.suffix_log import NAME, Refusal
-from cache.suffix_overlap import overlap
+from cache.suffix_overlap import Overlap, overlap
 from cache.suffix_store import SuffixConfig, SuffixStore
 from cache.types import Ids
 from sim.clock import VirtualClock
@@ -32,7 +32,7 @@ def store_of(files: Any, seed: int = 0, **settings: Any) -> SuffixStore:
 
 
 def drain(store: SuffixStore) -> None:
-    store._jobs.drain()
+    store.drain()
 
 
 def ids(start: int, count: int) -> Ids:
@@ -266,19 +266,44 @@ def test_a_store_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
 
 # what a benchmark asks
 
+NONE = np.empty(0, np.int32)
+
+
+def pairs(*prompts: Ids) -> list[tuple[Ids, Ids]]:
+    return [(prompt, NONE) for prompt in prompts]
+
+
+def array_of(stored: Ids) -> SuffixArray:
+    return SuffixArray.build(stored.astype(">i4").tobytes())
+
 
 def test_a_store_that_saw_a_prompt_says_so_and_a_clean_one_does_not() -> None:
     """The head is shared with every other prompt, and stored once, in another document."""
     store = store_of(PowerFiles())
     head = ids(0, 300)
     prompts = [np.concatenate([head, ids(10_000 * n, 200)]) for n in range(1, 6)]
-    assert store.saw(prompts, 64) is None
+    assert store.saw(pairs(*prompts)) is None
     for prompt in prompts[2:4]:
         store.add(prompt, [])
-    assert store.saw(prompts, 64) is not None
-    own = store.saw([ids(10_000 * 3, 200)], 64)
-    assert own is not None and (own.sequence, own.at, own.tokens) == (0, 0, 64)
-    assert store.saw([ids(10_000 * 1, 200), ids(10_000 * 5, 200)], 64) is None
+    assert store.saw(pairs(*prompts)) == Overlap(0, 0, 128), "a shared head was seen too"
+    own = store.saw(pairs(ids(10_000 * 1, 200), ids(10_000 * 3, 200)))
+    assert own == Overlap(1, 0, 128)
+    assert store.saw(pairs(ids(10_000 * 1, 200), ids(10_000 * 5, 200))) is None
+
+
+def test_short_questions_under_a_head_are_seen_and_answers_alone_too() -> None:
+    head, questions = ids(0, 100), [ids(10_000 * n, 40) for n in range(1, 5)]
+    asked = [np.concatenate([head, question]) for question in questions]
+    store = store_of(PowerFiles())
+    for prompt in asked:
+        store.add(prompt, [5, 6, 7])
+    other = [(np.concatenate([ids(700, 100), q]), NONE) for q in questions]
+    assert store.saw(other) is not None, "the question without its head"
+    assert store.saw(pairs(np.concatenate([head, ids(90_000, 40)]))) is None, "the head is short"
+    outputs = store_of(PowerFiles(), scope="outputs")
+    outputs.add(asked[0], ids(500, 40).tolist())
+    assert outputs.saw(pairs(*asked)) is None
+    assert outputs.saw([(ids(800, 90), ids(500, 40))]) == Overlap(0, 90, 40)
 
 
 @given(st.integers(0, 300), st.integers(60, 70), st.integers(0, 100))
@@ -286,9 +311,8 @@ def test_a_stretch_of_so_many_tokens_is_seen_wherever_it_lies(
     at: int, size: int, before: int
 ) -> None:
     stored = ids(0, 400)
-    array = SuffixArray.build(stored.astype(">i4").tobytes())
     asked = np.concatenate([ids(9_000, before), stored[at : at + size], ids(8_000, 50)])
-    found = overlap(array, [asked], 64)
+    found = overlap(array_of(stored), pairs(asked), 64, 1_000)
     whole = min(size, 400 - at)
     assert (found is not None) == (whole >= 64)
     if found is not None:
@@ -298,13 +322,17 @@ def test_a_stretch_of_so_many_tokens_is_seen_wherever_it_lies(
 def test_a_prompt_that_repeats_an_earlier_one_hides_nothing() -> None:
     """Only what the benchmark's own last prompts had is passed over, and was looked up then."""
     stored = ids(0, 400)
-    array = SuffixArray.build(stored.astype(">i4").tobytes())
+    array = array_of(stored)
     base = ids(5_000, 500)
     grown = np.concatenate([base, stored[100:180]])
-    found = overlap(array, [base, base, grown, grown], 64)
-    assert found is not None and found.sequence == 2 and found.at == 500
+    assert overlap(array, pairs(base, base, grown, grown), 64, 1_000) == Overlap(2, 500, 64)
     # A stretch that begins in what the prompt before had as well.
-    half = [np.concatenate([base, stored[:n]]) for n in (0, 40, 63)]
-    assert overlap(array, half, 64) is None
-    found = overlap(array, [*half, np.concatenate([base, stored[:64]])], 64)
-    assert found is not None and (found.sequence, found.at) == (3, 500)
+    parts = [np.concatenate([base, stored[:n]]) for n in (0, 40, 63, 64)]
+    assert overlap(array, pairs(*parts[:3]), 64, 1_000) is None
+    assert overlap(array, pairs(*parts), 64, 1_000) == Overlap(3, 500, 64)
+
+
+def test_a_picture_parts_a_stretch() -> None:
+    stored = ids(0, 400)
+    picture = np.concatenate([stored[:40], np.array([-5, -5], np.int32), stored[40:80]])
+    assert overlap(array_of(stored), pairs(picture), 64, 1_000) is None

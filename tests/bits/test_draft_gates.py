@@ -1,8 +1,8 @@
 """Drafts from lookups change how fast an answer comes, and nothing else.
 
 Method: greedy decoding on the fp32 hybrid with a lookup over stores that hold the right text,
-nearly the right text and junk, and with any mix of right, wrong and no drafts, against decoding without
-drafts: the same tokens, and the same state at the end within the greedy gate. Sampled decoding
+nearly the right text and junk, and with any mix of right, wrong and no drafts, against decoding
+without drafts: the same tokens, and the same state within the greedy gate. Sampled decoding
 over four tokens against exact probabilities. A judge that accepts one wrong draft must fail both.
 """
 

@@ -1,0 +1,84 @@
+"""What a suffix store grows by: every prompt whole, or only what the last requests had not.
+
+An agent sends the same growing prompt every turn. The seed added it whole: 397.5 million tokens in
+a night for about 4.8 million new ones, with the suffix array built anew after every turn. Times are
+of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console
+
+from cache.suffix_store import SuffixConfig, SuffixStore
+from experiments.drafts import SEED, hidden
+from experiments.figure import Figure
+from replay.commands import traces_of
+from replay.progress import progress
+from replay.suffixes import scratch_store, sources_of, tokenizer_of
+from replay.trace import Trace
+from sim.profile import Profile
+
+NAME = "suffix-growth"
+ABOUT = "tokens a suffix store grows by, prompts whole against what is new (--traces)"
+TRACES = ("night",)
+
+SEED_WHOLE, SEED_NEW = 397_500_000, 4_800_000
+
+
+def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Figure]:
+    """Both ways over the same requests, each pack of traces by itself."""
+    figures = []
+    for name in names:
+        traces, _ = traces_of([name], skip_bad, Console(stderr=True))
+        figures += grown(name.rstrip("/").split("/")[-1], board, traces)
+    return figures
+
+
+def grown(pack: str, board: Profile, traces: Sequence[Trace]) -> list[Figure]:
+    """One pack's figures."""
+    config = SuffixConfig()
+    tokenizer = tokenizer_of(traces, board, SEED)
+    with scratch_store(replace(config, remembered=0), tokenizer) as whole:
+        fill(whole, board, traces, "whole")
+        first = of_store(f"{pack}.whole", whole, SEED_WHOLE)
+        every = whole.stats.adding_requests
+    with scratch_store(config, tokenizer) as new:
+        fill(new, board, traces, "new")
+        second = of_store(f"{pack}.new", new, SEED_NEW)
+    share = 100 * new.stats.added_tokens / max(1, whole.stats.added_tokens)
+    seed = 100 * SEED_NEW / SEED_WHOLE
+    return [
+        *first,
+        Figure(f"{pack}.whole.rebuilds_a_turn", None, every, "rebuilds", "the seed's rule"),
+        *second,
+        Figure(f"{pack}.new_of_whole", seed, share, "%"),
+    ]
+
+
+def fill(store: SuffixStore, board: Profile, traces: Sequence[Trace], name: str) -> None:
+    """Add every request that was served, in the order of its trace."""
+    total = sum(len(trace.requests) for trace in traces)
+    with progress(name, total, unit="requests") as advance:
+        for trace, source in zip(traces, sources_of(traces, board, SEED), strict=True):
+            for request in trace.requests:
+                prompt, output = source.prompt(request.number), source.output(request.number)
+                store.add(prompt, output.tolist(), hidden(request))
+                store.drain()
+                advance(1)
+
+
+def of_store(key: str, store: SuffixStore, seed: int) -> list[Figure]:
+    """What it grew by, and what that cost."""
+    stats = store.stats
+    note = f"{stats.requests:,} requests"
+    return [
+        Figure(f"{key}.added_tokens", seed, stats.added_tokens, "tokens", note),
+        Figure(f"{key}.file_bytes", None, store.file_bytes, "bytes"),
+        Figure(f"{key}.forgotten_documents", None, stats.forgotten_documents, "documents"),
+        Figure(f"{key}.rebuilds", None, stats.rebuilds, "rebuilds"),
+        Figure(f"{key}.sorted_tokens", None, stats.rebuilt_tokens, "tokens"),
+        Figure(f"{key}.rebuild_s", None, stats.rebuild_s_total, "s", "of this machine"),
+    ]
