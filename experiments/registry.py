@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 from experiments.figure import Curve, Figure
 from replay.bad import BadInput
@@ -24,6 +25,8 @@ MODULES = {
     "chunk-size": "experiments.chunk_size",
     "three-users": "experiments.three_users",
     "end-resumes": "experiments.end_resumes",
+    "suffix-growth": "experiments.suffix_growth",
+    "drafts": "experiments.drafts",
 }
 
 
@@ -39,8 +42,9 @@ class Experiment:
     about: str
     traces: tuple[str, ...]
     """Traces it replays when none are given; an experiment without any makes its own requests."""
-    run: Callable[[Profile, Sequence[str], bool], list[Figure]]
-    """Takes the names of traces, and whether bad lines in them are passed over."""
+    run: Callable[..., list[Figure]]
+    """Takes the board, names of traces, whether bad lines in them are passed over, and the folder
+    of a suffix store, for those with SUFFIX."""
     curves: Callable[[Profile], list[Curve]] | None
 
 
@@ -53,9 +57,21 @@ def find(name: str) -> Experiment:
     assert name == module.NAME
     traces: tuple[str, ...] = getattr(module, "TRACES", ())
 
-    def run(board: Profile, names: Sequence[str] = (), skip_bad: bool = False) -> list[Figure]:
-        if traces:
-            figures: list[Figure] = module.run(board, names or traces, skip_bad)
+    drafts = getattr(module, "SUFFIX", False)
+
+    def run(
+        board: Profile,
+        names: Sequence[str] = (),
+        skip_bad: bool = False,
+        suffix_dir: Path | None = None,
+    ) -> list[Figure]:
+        figures: list[Figure]
+        if suffix_dir is not None and not drafts:
+            raise BadInput("--suffix-dir", None, f"experiment {name} reads no suffix store")
+        if drafts:
+            figures = module.run(board, names or traces, skip_bad, suffix_dir)
+        elif traces:
+            figures = module.run(board, names or traces, skip_bad)
         elif names:
             raise BadInput("--traces", None, f"experiment {name} makes its own requests")
         else:
