@@ -9,6 +9,7 @@ picture let one conversation resume on another's image, and the gate sees it.
 
 from __future__ import annotations
 
+import itertools
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,13 @@ import numpy as np
 import pytest
 from photos import attached, data_url, photo
 from rawlines import WEBUI_AGENT, own, user, write
+from suffix_files import SHA, documents_of, opened
 
+from cache.host import OsFiles, SystemClock
+from cache.suffix_store import SuffixConfig, SuffixStore
 from cache.types import Ids
 from engine.chat import omitted
+from engine.chat.tokenizer import Tokenizer
 from engine.pictures.leave_out import Cap
 from engine.pictures.patches import named
 from engine.pictures.picture import Picture
@@ -30,8 +35,10 @@ from replay.readers.raw import read
 from replay.tokens import Tokens
 from replay.trace import Image, Trace
 from replay.tracefile import read_trace, write_trace
+from sim.jobs import SeededJobs
 from sim.profile import load
 
+TOKENIZER = Tokenizer()
 BOARD = replace(load("spark-27b"), grid=64, window=4_096, drafts=2)
 ROWS = 64
 """Of a photo of 96 by 96: small pictures are scaled up."""
@@ -193,6 +200,52 @@ def test_another_picture_in_an_earlier_question_parts_there(tmp_path: Path) -> N
         _, rows = replayed(trace, model)
         assert not [row.failure for row in rows if row.failure]
         assert rows[1].cached == after[1].offset // BOARD.grid * BOARD.grid > after[0].offset
+
+
+def stored(recorded: Trace, folder: Path) -> list[list[int]]:
+    """The documents of a suffix store after a replay of the recording."""
+    files = OsFiles(folder)
+    config, jobs = SuffixConfig(match_min=2), SeededJobs(0)
+    store = SuffixStore.open(files, SHA, config, SystemClock(), jobs)
+    assert isinstance(store, SuffixStore)
+    assert not [r.failure for r in Replay([recorded], Options(BOARD, suffixes=store)) if r.failure]
+    store.close()
+    return documents_of(opened(files, cap=config.cap_bytes, readonly=True).text)
+
+
+def parts_of_all(recorded: Trace) -> list[list[int]]:
+    """The text of every prompt and answer as served, cut at its images."""
+    assert recorded.live is not None
+    live, parts = recorded.live, []
+    for request in recorded.requests:
+        whole = np.concatenate([live.prompt(request.number), live.output(request.number)])
+        cuts = np.flatnonzero(np.diff(whole < 0)) + 1
+        parts += [part.tolist() for part in np.split(whole, cuts) if len(part) and part[0] >= 0]
+    return parts
+
+
+def test_the_rows_of_images_never_reach_the_suffix_store(recorded: Trace, tmp_path: Path) -> None:
+    documents, parts = stored(recorded, tmp_path), parts_of_all(recorded)
+    assert len(documents) > 3
+    start, end = (TOKENIZER.ids[f"<|vision_{name}|>"] for name in ("start", "end"))
+    for document in documents:
+        assert min(document) >= 0 and max(document) < TOKENIZER.vocab
+        # What stood on both sides of an image stands in no document side by side.
+        assert (start, end) not in set(itertools.pairwise(document))
+    # The text around the images is there: each first prompt's stretch is some document.
+    assert all(part in documents for part in parts[:2])
+
+
+def test_canary_key_ids_in_the_suffix_store_are_seen(
+    recorded: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that takes what it is given holds words that are no token's."""
+    add = SuffixStore.add
+    monkeypatch.setattr(
+        SuffixStore, "add", lambda self, ids, *more: add(self, np.abs(ids.astype(np.int64)), *more)
+    )
+    highest = max(max(document) for document in stored(recorded, tmp_path))
+    assert highest >= TOKENIZER.vocab
 
 
 def forwarded_over_the_cap(path: Path) -> list[int]:
