@@ -1,4 +1,4 @@
-"""What a smaller prefill chunk costs and saves: passes over the weights, and finer resume lines.
+"""What a smaller prefill chunk costs and saves: weights read again, and finer resume lines.
 
 Three parts. The board's measured prompt, and the line through it that the clock charges. The same
 prompt through the small hybrid on this machine, in one run: only the ratios can be compared. And

@@ -23,10 +23,12 @@ MODULES = {
     "anchor-rules": "experiments.anchor_rules",
     "align-speed": "experiments.align_speed",
     "chunk-size": "experiments.chunk_size",
+    "shared-system-prompt": "experiments.shared_system_prompt",
     "three-users": "experiments.three_users",
     "end-resumes": "experiments.end_resumes",
     "suffix-growth": "experiments.suffix_growth",
     "drafts": "experiments.drafts",
+    "memory-night": "experiments.memory_night",
 }
 
 
