@@ -23,6 +23,8 @@ class Images:
 
         The `src` of such a run is below FRESH, and `ids` has its rows.
         """
+        if not request.images:
+            return [*request.prompt, *request.output]
         out: list[Run] = []
         at, left = 0, list(reversed(request.images))
         for run in chain(request.prompt, request.output):
