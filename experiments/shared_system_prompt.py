@@ -1,4 +1,4 @@
-"""One system prompt, many people: short chats that share it, with long work of others between them.
+"""One system prompt, many people: short chats that share it, others' work between them.
 
 Each chat is one turn of another person, so that nothing but the shared prompt can be used again.
 Before each of them come none, one or two long requests of strangers, which replace the rows in
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from cache.stack import Stack
 from experiments.figure import Curve, Figure
-from experiments.traffic import Traffic, fresh, head, sweep, without_tiers
+from experiments.traffic import GIB, Traffic, fresh, head, sweep, without_tiers
 from replay.ledger import LedgerRow
 from sim.profile import Profile
 
@@ -105,12 +105,15 @@ class Situation:
 
 
 def situations(board: Profile) -> dict[str, Situation]:
-    """Nobody between the chats, one stranger, two; and one with the rows in place alone."""
-    bare = rows_alone(board)
+    """Nobody between the chats, one stranger, two; one under limits that leave room for all caches
+    at once; and one with the rows in place alone."""
+    bare, more = rows_alone(board), 6 * GIB
+    limits = {"ceiling_bytes": board.ceiling_bytes + more, "peak_bytes": board.peak_bytes + more}
     return {
         "alone": Situation(board, 0),
         "one": Situation(board),
         "two": Situation(board, 2),
+        "one_roomy": Situation(replace(board, **limits)),
         "rows": Situation(bare),
         "rows_past": Situation(bare, system=PAST),
         "rows_short": Situation(bare, size=SHORT),
