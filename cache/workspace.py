@@ -24,8 +24,9 @@ class Workspace:
         """Bytes that a prefill up to `tokens` is expected to take; 0 for none."""
         return self._cost().workspace_bytes(tokens) + self.learned_bytes if tokens > 0 else 0
 
-    def learn(self, tokens: int, took_bytes: int) -> None:
-        """A prefill that had come to `tokens` took so much; less than expected teaches nothing."""
+    def learn(self, tokens: int, took_bytes: int) -> bool:
+        """A prefill that had come to `tokens` took so much. False when it teaches nothing, because
+        as much was expected."""
         short = took_bytes - self.bytes(tokens)
-        if short > 0:
-            self.learned_bytes += short
+        self.learned_bytes += max(0, short)
+        return short > 0

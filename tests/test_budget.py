@@ -160,6 +160,18 @@ def test_a_prefill_that_took_more_raises_what_the_next_must_find() -> None:
     assert held(shelves) == {"store": 1}
 
 
+def test_what_a_chunk_teaches_makes_room_for_the_next_one() -> None:
+    """Nothing is given for a chunk that took what was expected, nor for the last one."""
+    over, memory, shelves = budget(75, store=3, pin=2)
+    assert over.admit(20) is None
+    over.prefilled(10, memory.allocated_bytes() + 20)
+    assert (memory.log, held(shelves)) == ([], {"store": 3, "pin": 2})
+    over.prefilled(15, memory.allocated_bytes() + 32)
+    assert held(shelves) == {"store": 1, "pin": 2}
+    over.prefilled(20, memory.allocated_bytes() + 60)
+    assert held(shelves) == {"store": 1, "pin": 2}
+
+
 # between requests
 
 

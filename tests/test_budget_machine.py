@@ -222,8 +222,8 @@ class DearestFirst(Held):
 class NeverLearns(Held):
     def budget(self, board: Board, shelves: list[Shelf]) -> Budget:
         class Deaf(Workspace):
-            def learn(self, tokens: int, took_bytes: int) -> None:
-                pass
+            def learn(self, tokens: int, took_bytes: int) -> bool:
+                return False
 
         over = super().budget(board, shelves)
         over.workspace = Deaf(lambda: BOARD.cost)

@@ -23,14 +23,14 @@ def test_the_models_own_figures_come_first() -> None:
 
 def test_less_than_expected_teaches_nothing() -> None:
     workspace = Workspace(lambda: COST)
-    workspace.learn(1_000, 2_999)
-    workspace.learn(1_000, 3_000)
+    assert not workspace.learn(1_000, 2_999)
+    assert not workspace.learn(1_000, 3_000)
     assert workspace.learned_bytes == 0
 
 
 def test_more_than_expected_raises_every_length_and_the_cap() -> None:
     workspace = Workspace(lambda: COST)
-    workspace.learn(9_999, 5_700)
+    assert workspace.learn(9_999, 5_700)
     assert workspace.bytes(9_999) == 5_700
     assert workspace.bytes(1_000) == 3_700
     workspace.learn(1_000, 3_500)
@@ -59,8 +59,8 @@ def test_after_one_prefill_none_as_long_exceeds_the_estimate(
 
 def test_canary_an_estimate_that_is_not_learned_is_exceeded_again() -> None:
     class Deaf(Workspace):
-        def learn(self, tokens: int, took_bytes: int) -> None:
-            pass
+        def learn(self, tokens: int, took_bytes: int) -> bool:
+            return False
 
     for kind, exceeded in ((Workspace, False), (Deaf, True)):
         workspace = kind(lambda: COST)
