@@ -26,6 +26,9 @@ ABOUT = "tokens a suffix store grows by, prompts whole against what is new (--tr
 TRACES = ("night",)
 
 SEED_WHOLE, SEED_NEW = 397_500_000, 4_800_000
+WHOLE_MOST = 100_000_000
+"""Of a pack with more tokens, what adding whole would add is counted and not done: the array would
+be built anew for hours."""
 
 
 def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Figure]:
@@ -41,20 +44,23 @@ def grown(pack: str, board: Profile, traces: Sequence[Trace]) -> list[Figure]:
     """One pack's figures."""
     config = SuffixConfig()
     tokenizer = tokenizer_of(traces, board, SEED)
-    with scratch_store(replace(config, remembered=0), tokenizer) as whole:
-        fill(whole, board, traces, "whole")
-        first = of_store(f"{pack}.whole", whole, SEED_WHOLE)
-        every = whole.stats.adding_requests
+    requests = [request for trace in traces for request in trace.requests]
+    sent = sum(request.prompt_tokens + request.output_tokens for request in requests)
+    figures = [Figure(f"{pack}.whole.added_tokens", SEED_WHOLE, sent, "tokens")]
+    if sent <= WHOLE_MOST:
+        with scratch_store(replace(config, remembered=0), tokenizer) as whole:
+            fill(whole, board, traces, "whole")
+            figures += of_store(f"{pack}.whole", whole)
     with scratch_store(config, tokenizer) as new:
         fill(new, board, traces, "new")
-        second = of_store(f"{pack}.new", new, SEED_NEW)
-    share = 100 * new.stats.added_tokens / max(1, whole.stats.added_tokens)
-    seed = 100 * SEED_NEW / SEED_WHOLE
+        added = new.stats.added_tokens
+        figures.append(Figure(f"{pack}.new.added_tokens", SEED_NEW, added, "tokens"))
+        figures += of_store(f"{pack}.new", new)
+    seed, every = 100 * SEED_NEW / SEED_WHOLE, new.stats.adding_requests
     return [
-        *first,
-        Figure(f"{pack}.whole.rebuilds_a_turn", None, every, "rebuilds", "the seed's rule"),
-        *second,
-        Figure(f"{pack}.new_of_whole", seed, share, "%"),
+        *figures,
+        Figure(f"{pack}.new_of_whole", seed, 100 * added / max(1, sent), "%"),
+        Figure(f"{pack}.rebuilds_a_turn", None, every, "rebuilds", "one after every turn"),
     ]
 
 
@@ -70,12 +76,10 @@ def fill(store: SuffixStore, board: Profile, traces: Sequence[Trace], name: str)
                 advance(1)
 
 
-def of_store(key: str, store: SuffixStore, seed: int) -> list[Figure]:
-    """What it grew by, and what that cost."""
+def of_store(key: str, store: SuffixStore) -> list[Figure]:
+    """What it cost to grow."""
     stats = store.stats
-    note = f"{stats.requests:,} requests"
     return [
-        Figure(f"{key}.added_tokens", seed, stats.added_tokens, "tokens", note),
         Figure(f"{key}.file_bytes", None, store.file_bytes, "bytes"),
         Figure(f"{key}.forgotten_documents", None, stats.forgotten_documents, "documents"),
         Figure(f"{key}.rebuilds", None, stats.rebuilds, "rebuilds"),
