@@ -12,6 +12,7 @@ from suffix_files import SHA, PowerFiles
 from cache.suffix_store import SuffixConfig, SuffixStore
 from engine.adapter import Engine
 from engine.lookup import Lookup, LookupConfig
+from engine.monitor import Budget, Monitor
 from engine.sampling import Greedy
 from sim.clock import VirtualClock
 from sim.jobs import SeededJobs
@@ -105,3 +106,9 @@ def test_the_answer_so_far_is_searched_as_the_prompt_is(seed: int) -> None:
 
 def test_a_lookup_of_no_drafts_is_off() -> None:
     assert begun(lookup(store_of([1, 2, 3]), drafts=0), [1, 2]) == []
+
+
+def test_a_monitor_hands_the_prompt_on() -> None:
+    rule = Greedy(0, lookup(store_of([3, 4, 5, 6])))
+    Monitor(rule, Budget(100, end_id=99)).begin(np.array([3, 4], np.int32))
+    assert rule.drafts(ENGINE, 4) == [5, 6]
