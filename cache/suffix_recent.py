@@ -36,6 +36,10 @@ class Recent:
         start = max(first, shared - self._lead_in)
         return pieces(ids, start, max(first, shared), left_out)
 
+    def forget(self) -> None:
+        """Remember nobody: the next request is new as a whole."""
+        self._sequences.clear()
+
 
 def pieces(ids: Ids, start: int, new_from: int, left_out: Sequence[Span] = ()) -> list[Piece]:
     """Runs of `ids[start:]` without what is left out, those that reach past `new_from`."""

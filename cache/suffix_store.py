@@ -176,6 +176,8 @@ class SuffixStore:
             self._index.young.extend(np.concatenate([p for x in pieces for p in (x, separator)]))
         else:
             stats.refused_tokens += tokens
+            # It is not there, so a later request that begins like it must bring it again.
+            self._recent.forget()
         if self._is_worth():
             self._build()
 
