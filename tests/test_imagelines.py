@@ -2,6 +2,7 @@
 
 Method: a line for every way in which `images` can be wrong, each beside the good line that it
 breaks; arbitrary mutations of good files, of which whatever is read must draw tokens and pictures.
+Covers replay.imagelines through replay.tracefile.
 """
 
 from __future__ import annotations
