@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,9 +35,10 @@ SUFFIX = True
 """Takes --suffix-dir."""
 SEED = 0
 
-LOOKUP = LookupConfig()
+LONGEST = 8
+"""Guesses that are looked up; a way takes as many as a block of its carries."""
+LOOKUP = LookupConfig(drafts=LONGEST)
 MOSTLY = replace(LOOKUP, prefer="frequent")
-LONGER = replace(LOOKUP, drafts=8)
 
 
 @dataclass(slots=True)
@@ -89,54 +90,70 @@ class Layer:
         return right
 
 
-def answered(
-    tally: Tally, prompt: Ids, answer: Ids, lookup: Lookup | None, layer: Layer | None
-) -> None:
-    """One answer, written in rounds; its first token is the prefill's."""
-    text, at = answer.tolist(), 1
-    if lookup is not None:
-        lookup.begin(prompt)
-        lookup.wrote(text[:1])
-    while at < len(text):
-        guesses: list[int] = []
-        if lookup is not None:
-            begun = time.thread_time()
-            found = lookup.find(lookup.config.drafts)
-            tally.seconds.append(time.thread_time() - begun)
-            guesses = found.tokens if found is not None else []
-        if guesses or layer is None:
-            new = tally.took(guesses, text, at)
-        else:
-            new = tally.gave(layer.right(), layer.drafts, len(text) - at)
-        if lookup is not None:
-            lookup.wrote(text[at : at + new])
-        at += new
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """One way to draft."""
 
     name: str
-    lookup: Callable[[SuffixStore | None, SuffixStore], Lookup | None]
-    """Of the store that was given and of the one that grows."""
+    lookup: str
+    """Which lookup it asks first, of the names in `lookups`; empty for none."""
+    drafts: int
+    """Guesses of a lookup that a block carries."""
     layer: bool
     note: str
 
 
 WAYS = (
-    Way("none", lambda given, grown: None, False, "a token a round"),
-    Way("prompt", lambda given, grown: Lookup(None, LOOKUP), False, "lookup in the request alone"),
-    Way("store", lambda given, grown: Lookup(grown, LOOKUP), False, "and in earlier requests"),
-    Way("frequent", lambda given, grown: Lookup(grown, MOSTLY), False, "what mostly followed"),
-    Way("layer", lambda given, grown: None, True, "the draft layer alone"),
-    Way("both", lambda given, grown: Lookup(grown, LOOKUP), True, "lookup first, else the layer"),
-    Way("both_8", lambda given, grown: Lookup(grown, LONGER), True, "lookups of up to 8"),
+    Way("none", "", 0, False, "a token a round"),
+    Way("prompt", "prompt", 3, False, "lookup in the request alone"),
+    Way("store", "store", 3, False, "and in earlier requests"),
+    Way("frequent", "frequent", 3, False, "what mostly followed"),
+    Way("layer", "", 0, True, "the draft layer alone"),
+    Way("both", "store", 3, True, "lookup first, else the layer"),
+    Way("both_8", "store", LONGEST, True, "lookups of up to 8"),
 )
 GIVEN = (
-    Way("given", lambda given, grown: Lookup(given, LOOKUP), False, "the store of --suffix-dir"),
-    Way("given_both", lambda given, grown: Lookup(given, LOOKUP), True, "and the layer"),
+    Way("given", "given", 3, False, "the store of --suffix-dir"),
+    Way("given_both", "given", 3, True, "and the layer"),
 )
+
+
+def lookups(grown: SuffixStore, given: SuffixStore | None) -> dict[str, Lookup]:
+    """Every lookup that a way asks, for one answer."""
+    found = {
+        "prompt": Lookup(None, LOOKUP),
+        "store": Lookup(grown, LOOKUP),
+        "frequent": Lookup(grown, MOSTLY),
+    }
+    return found | ({"given": Lookup(given, LOOKUP)} if given is not None else {})
+
+
+def guessed(
+    lookup: Lookup, prompt: Ids, text: Sequence[int], seconds: list[float]
+) -> list[list[int]]:
+    """What a lookup guesses at every place of an answer, whichever rounds lead there."""
+    guesses: list[list[int]] = [[]]
+    lookup.begin(prompt)
+    for token in text[:-1]:
+        lookup.wrote((token,))
+        begun = time.thread_time()
+        found = lookup.find(LONGEST)
+        seconds.append(time.thread_time() - begun)
+        guesses.append(found.tokens if found is not None else [])
+    return guesses
+
+
+def answered(
+    tally: Tally, way: Way, text: Sequence[int], guesses: Sequence[list[int]], layer: Layer
+) -> None:
+    """One answer, written in rounds; its first token is the prefill's."""
+    at = 1
+    while at < len(text):
+        guess = guesses[at][: way.drafts] if way.lookup else []
+        if guess or not way.layer:
+            at += tally.took(guess, text, at)
+        else:
+            at += tally.gave(layer.right(), layer.drafts, len(text) - at)
 
 
 def tallies(
@@ -148,18 +165,26 @@ def tallies(
 ) -> dict[str, Tally]:
     """Every answer written in every way; the store that grows has what was served before."""
     counted = {way.name: Tally() for way in ways}
+    seconds: dict[str, list[float]] = {}
     total = sum(request.output_tokens for trace in traces for request in trace.requests)
     with (
         scratch_store(config or SuffixConfig(), tokenizer_of(traces, board, SEED)) as grown,
         progress("drafting", total, unit="tokens") as advance,
     ):
         for request, prompt, answer in requests(board, traces):
+            text = answer.tolist()
+            guesses = {
+                name: guessed(lookup, prompt, text, seconds.setdefault(name, []))
+                for name, lookup in lookups(grown, given).items()
+            }
             for way in ways:
-                layer = Layer(board, request) if way.layer else None
-                answered(counted[way.name], prompt, answer, way.lookup(given, grown), layer)
+                found = guesses.get(way.lookup, [])
+                answered(counted[way.name], way, text, found, Layer(board, request))
             grown.add(prompt, answer.tolist(), hidden(request))
             grown.drain()
             advance(len(answer))
+    for way in ways:
+        counted[way.name].seconds = seconds.get(way.name, [])
     return counted
 
 

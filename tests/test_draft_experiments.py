@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from nights import Builder, small_night
 
@@ -53,7 +54,7 @@ def test_copies_are_drafted_from_the_prompt_and_from_the_store() -> None:
     for tally in counted.values():
         assert tally.rounds + tally.accepted == 3 * 59
         assert tally.accepted <= tally.drafted
-    assert len(counted["store"].seconds) == counted["store"].rounds
+    assert len(counted["store"].seconds) == 3 * 59 and not counted["both"].seconds
 
 
 def test_what_was_recorded_is_what_the_layer_accepts() -> None:
@@ -74,8 +75,12 @@ def test_a_round_is_judged_as_greedy_decoding_would() -> None:
 
 
 def test_a_given_store_is_one_way_more() -> None:
-    counted = tallies(BOARD, [copying()], (*WAYS[:1], *GIVEN))
-    assert counted["given"].rounds <= counted["none"].rounds
+    trace = copying()
+    with scratch_store(SuffixConfig(), tokenizer_of([trace], BOARD, 0)) as given:
+        given.add(np.arange(9_000, 9_100).astype(np.int32), [])
+        counted = tallies(BOARD, [trace], (*WAYS, *GIVEN), given)
+    assert counted["given"].rounds == counted["prompt"].rounds
+    assert counted["given_both"].rounds < counted["given"].rounds
 
 
 def test_growth_counts_every_token_or_what_is_new(tmp_path: Path) -> None:
