@@ -185,7 +185,8 @@ def test_what_lay_on_the_board_adds_up(ledger: pd.DataFrame) -> None:
 
 def test_a_run_over_its_limits_is_seen_and_said(ledger: pd.DataFrame) -> None:
     over = ledger.assign(over_peak_s=0.5, shed_store=2**30)
-    low = replace(BOARD, peak_bytes=int(ledger["peak"].max()) - 1)
+    less = int(ledger["peak"].max()) - 1
+    low = replace(BOARD, peak_bytes=less, ceiling_bytes=min(less, BOARD.ceiling_bytes))
     summary = summarise(over, wall_s=1.0, seed=0, board=low)
     assert summary["memory"]["requests_over_peak"] > 0
     said = dict(memory_lines(summary))
