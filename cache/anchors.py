@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,6 +77,10 @@ class Anchor:
     tensors: Tensors
     kind: Literal["grid", "checkpoint", "end"] = "grid"
     """On a grid line, wherever a generation was, or where one ended."""
+
+
+Kept = Callable[[Anchor], bool]
+"""Whether an anchor can't be given back, or nothing would be free if it were."""
 
 
 def victim(lines: Sequence[int], layout: Layout, config: AnchorConfig) -> int | None:
@@ -164,20 +168,23 @@ class Anchors:
         at = bisect_left(self.lines, anchor.tokens)
         self._anchors.insert(at, anchor)
 
-    def body(self, kept: int | None) -> int:
-        """How many `give` could drop."""
+    def spare(self, kept: Kept) -> int:
+        """How many copies `give` could free, the newest included."""
+        return sum(not kept(anchor) for anchor in self._anchors)
+
+    def body(self, kept: Kept) -> int:
+        """How many of those are not the newest."""
         if self.config.rule == "every":
             return 0
-        return max(0, sum(a.tokens != kept for a in self._anchors) - self.config.newest_kept)
+        return max(0, self.spare(kept) - self.config.newest_kept)
 
-    def give(self, count: int, layout: Layout, kept: int | None, *, all_of: bool = False) -> int:
-        """Drop up to `count` anchors but the newest, the least worth first, and never the one at
-        `kept`; with `all_of` the newest too. Returns how many."""
+    def give(self, count: int, layout: Layout, kept: Kept, *, newest: bool = False) -> int:
+        """Drop up to `count` anchors, the least worth first, with `newest` those too; how many."""
         given = 0
         while given < count:
-            lines = [line for line in self.lines if line != kept]
+            lines = [anchor.tokens for anchor in self._anchors if not kept(anchor)]
             gone = victim(lines, layout, self.config)
-            if gone is None and all_of and lines:
+            if gone is None and newest and lines:
                 gone = lines[0]
             if gone is None:
                 break
@@ -198,13 +205,16 @@ class Anchors:
             if gone is None:
                 break
             lines.remove(gone)
-        if len(lines) > len(self._anchors) and not room.grow("anchors", room.anchor_bytes):
-            # The others may have had to give theirs for it; one of these must.
+        grown = len(lines) > len(self._anchors)
+        if grown and not room.grow("anchors", room.anchor_bytes):
             gone = victim(lines, layout, self.config)
             lines.remove(lines[0] if gone is None else gone)
+        else:
+            grown = False
         kept = set(lines)
         self._anchors = [anchor for anchor in self._anchors if anchor.tokens in kept]
-        return line in kept
+        # One went for it, and yet there may be no room: somebody else may hold that copy as well.
+        return line in kept and not (grown and not room.grow("anchors", room.anchor_bytes))
 
     def check(self, valid: int, grid: int, taint: int | None) -> None:
         """Integrity: ascending, over valid rows, bit-gated only on clean grid lines."""

@@ -165,7 +165,8 @@ class Budget:
         if self._least_bytes(levels) + more > limit:
             return False
         self._reserve_back(limit, more)
-        for level in levels:
+        # A copy that two caches hold is free when both have let go of it: hence a second round.
+        for level in [*levels, *levels]:
             over = self._over(limit, more)
             if over <= 0:
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cache.anchors import Kept
 from cache.budget import Level
 from cache.ports import Model
 from cache.stack import Stack
@@ -36,10 +37,15 @@ class Slot:
         self._model = model
 
     @property
-    def _kept(self) -> int | None:
+    def _line(self) -> int | None:
         """Where the copies stand in the rows in place that are being restored."""
         using = self._stack.using
         return using.line.tokens if using is not None and using.entry is None else None
+
+    def _kept(self) -> Kept:
+        """What is in use, or held by a cheaper or dearer cache as well."""
+        line, others = self._line, self._stack.store.copies() | self._stack.park.copies()
+        return lambda anchor: anchor.tokens == line or id(anchor.tensors) in others
 
     @property
     def _copy_bytes(self) -> int:
@@ -47,30 +53,30 @@ class Slot:
 
     def body_bytes(self) -> int:
         """All anchors in place but the newest."""
-        return self._stack.resident.account.anchors.body(self._kept) * self._copy_bytes
+        return self._stack.resident.account.anchors.body(self._kept()) * self._copy_bytes
 
     def give_body(self, nbytes: int) -> int:
         """Those, the least worth first."""
-        resident = self._stack.resident
-        count = -(-nbytes // self._copy_bytes)
-        return resident.account.anchors.give(count, resident.layout, self._kept) * self._copy_bytes
+        resident, count = self._stack.resident, -(-nbytes // self._copy_bytes)
+        given = resident.account.anchors.give(count, resident.layout, self._kept())
+        return given * self._copy_bytes
 
     def end_bytes(self) -> int:
         """The end anchor, and the newest anchors."""
-        account, kept = self._stack.resident.account, self._kept
-        copies = sum(anchor.tokens != kept for anchor in account.anchors)
-        end = account.end is not None and account.end.tokens != kept
-        return (copies + end) * self._copy_bytes - self.body_bytes()
+        account, kept = self._stack.resident.account, self._kept()
+        copies = account.anchors.spare(kept) - account.anchors.body(kept)
+        end = account.end is not None and account.end.tokens != self._line
+        return (copies + end) * self._copy_bytes
 
     def give_end(self, nbytes: int) -> int:
         """Those, the end anchor first."""
-        resident, kept = self._stack.resident, self._kept
-        account, given = resident.account, 0
-        if account.end is not None and account.end.tokens != kept:
+        resident, given = self._stack.resident, 0
+        account = resident.account
+        if account.end is not None and account.end.tokens != self._line:
             account.end, given = None, self._copy_bytes
         if given < nbytes:
-            count = -(-(nbytes - given) // self._copy_bytes)
-            more = account.anchors.give(count, resident.layout, kept, all_of=True)
+            count, kept = -(-(nbytes - given) // self._copy_bytes), self._kept()
+            more = account.anchors.give(count, resident.layout, kept, newest=True)
             given += more * self._copy_bytes
         return given
 

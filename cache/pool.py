@@ -18,8 +18,12 @@ class Pool:
         self._turn = 0
 
     def held_bytes(self) -> int:
-        """Bytes of all entries; a block that several share counts once."""
+        """Bytes of all entries; a block or a copy that several share counts once."""
         return self._held(self.entries)
+
+    def copies(self) -> set[int]:
+        """Which copies of the sections the entries' anchors hold."""
+        return {id(anchor.tensors) for entry in self.entries for anchor in entry.account.anchors}
 
     def spare_bytes(self, kind: Kind) -> int:
         """Bytes that giving up all entries of a kind would free, heads after the others."""
@@ -66,4 +70,6 @@ class Pool:
 
     def _held(self, entries: list[Parked]) -> int:
         blocks = {id(block): block.rows for entry in entries for block in entry.blocks}
-        return self._bytes(sum(blocks.values()), sum(entry.copies for entry in entries))
+        copies = {id(anchor.tensors) for entry in entries for anchor in entry.account.anchors}
+        ends = sum(entry.account.end is not None for entry in entries)
+        return self._bytes(sum(blocks.values()), len(copies) + ends)

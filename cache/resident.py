@@ -174,10 +174,9 @@ class Resident:
 
     # accounts
 
-    def held_bytes(self, anchor_bytes: int) -> dict[str, int]:
-        """Bytes by what holds them, as the budget counts them."""
-        end = anchor_bytes if self.account.end is not None else 0
-        return {"anchors": len(self.account.anchors) * anchor_bytes, "end": end}
+    def copies(self) -> set[int]:
+        """Which copies of the sections its anchors hold; others may hold some of them as well."""
+        return {id(anchor.tensors) for anchor in self.account.anchors}
 
     def check(self, grid: int) -> None:
         """Integrity of the account; raises AssertionError."""

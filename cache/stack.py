@@ -273,13 +273,14 @@ class Stack:
         return [span for made in self._current.account.generations for span in made.hidden]
 
     def held_bytes(self) -> dict[str, int]:
-        """Bytes by what holds them, as the budgets count them."""
+        """Bytes by what holds them, as the budgets count them: a copy that two hold, once."""
         cost = self._model.cost()
         rows = {"rows": self.resident.account.valid * cost.row_bytes}
-        copies = self.resident.held_bytes(cost.anchor_bytes)
-        if self.visits.guest is not None:
-            guests = self.visits.guest.held_bytes(cost.anchor_bytes)
-            copies = {name: size + guests[name] for name, size in copies.items()}
+        here = [self.resident, self.visits.guest] if self.visits.guest else [self.resident]
+        anchors = set[int]().union(*(one.copies() for one in here))
+        anchors -= self.store.copies() | self.park.copies()
+        ends = sum(one.account.end is not None for one in here)
+        copies = {"anchors": len(anchors) * cost.anchor_bytes, "end": ends * cost.anchor_bytes}
         more = {"park": self.park.held_bytes(), "stash": self.visits.held_bytes()}
         return rows | copies | more | {"store": self.store.held_bytes()}
 

@@ -224,6 +224,10 @@ class Store:
         """Bytes of all snapshots."""
         return sum(snapshot.nbytes for snapshot in self._snapshots.values())
 
+    def copies(self) -> set[int]:
+        """Which copies of the sections the snapshots hold."""
+        return {id(anchor.tensors) for s in self for anchor in s.account.anchors}
+
     def spare_bytes(self) -> int:
         """Bytes that `release` could give."""
         return self.held_bytes() - (self.in_use.nbytes if self.in_use else 0)
