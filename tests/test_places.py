@@ -36,11 +36,20 @@ def test_each_run_is_the_next_picture() -> None:
         (joined(TEXT, ONE.ids), []),
         (TEXT, [ONE]),
         (joined(ONE.ids, TEXT, OTHER.ids), [OTHER, ONE]),
+        (joined(TEXT, ONE.ids), [Picture(b"3" * 32, ONE.grid)]),
         (joined(ONE.ids, OTHER.ids), [ONE, OTHER]),
         (joined(ONE.ids[:-1], TEXT), [ONE]),
         (joined(TEXT, ONE.ids, ONE.ids[:1]), [ONE]),
     ],
-    ids=["none given", "none there", "order", "no text between", "a row short", "a row long"],
+    ids=[
+        "none given",
+        "none there",
+        "order",
+        "digest",
+        "no text between",
+        "a row short",
+        "a row long",
+    ],
 )
 def test_a_prompt_that_is_not_its_pictures(ids: Ids, pictures: list[Picture]) -> None:
     with pytest.raises(AssertionError):

@@ -118,6 +118,12 @@ def test_drafts_and_blocks_go_on_at_the_shifted_positions(
     at = start[-1][0] + 1
     assert at < len(IDS)
     assert of.draft(17, 4) == model.draft(17, 4, at)
+    # Few guesses hang on a position: the rows that the draft layer wrote for them do.
+    rows = naive.Rows(list(model.draft_rows.keys), list(model.draft_rows.values))
+    model.draft_step(17, model.hidden, rows, (at, at, at))
+    view = next(view for view in of.cache_state().views if view.name == "draft.K")
+    got = view.rows(len(IDS), len(IDS) + 1)[:, 0].double()
+    torch.testing.assert_close(got, rows.keys[-1], atol=MEMORY, rtol=0.0)
     answer = [17, 5, 300, 44, 12]
     wanted = [model.step(token, (at + i,) * 3) for i, token in enumerate(answer)]
     got = of.verify(np.array(answer[:3], np.int32))

@@ -487,6 +487,15 @@ def one_bit_of_what_is_kept(wall: Wall, patch: pytest.MonkeyPatch) -> None:
     entries[CAT.digest][1].view(-1).view(torch.uint8)[1_002] ^= 1
 
 
+def test_canary_what_is_kept_is_checked_in_a_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row of an earlier prompt could show it: the cold prefill must read the picture itself."""
+    wall = Wall("hybrid-float32")
+    wall.shows(tokens(20, 1), CAT, tokens(9, 2))
+    one_bit_of_what_is_kept(wall, monkeypatch)
+    shown = wall.shows(tokens(20, 3), CAT, tokens(9, 4), must_hold=False)
+    assert shown.row.cached == 0 and not shown.verdict.ok
+
+
 PLANTS: tuple[Plant, ...] = (
     offset_left_where_it_was,
     offset_forgotten,
