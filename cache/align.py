@@ -162,6 +162,9 @@ class _Walk:
             if stop == len(self._ids):
                 return _Step(self._answer.stop, after, whole=True)
             if edge == len(sent.ids) or self._ids[stop] != sent.ids[edge]:
+                if self._left_out(place, stop, at, edge):
+                    # A thought is served with the token that closes it, or not at all.
+                    return _Step(int(self._at[place]), at, whole=False)
                 return _Step(int(self._at[stop]), edge, whole=False)
             place, at = self._past(stop, edge)
         return None
@@ -197,6 +200,14 @@ class _Walk:
         # The rows end with this segment and without whitespace: the copy's is what comes next.
         blank = self._pieces.blank(theirs)
         return edge - int(np.argmin(blank[::-1])) if not blank.all() else at
+
+    def _left_out(self, place: int, stop: int, at: int, edge: int) -> bool:
+        """Whether the copy has nothing where the rows have a thought."""
+        if not self._is_thinking(place):
+            return False
+        sides = self._ids[place:stop], self._sent.ids[at:edge]
+        ours, theirs = (bool(_stripped(self._pieces.text(ids))) for ids in sides)
+        return ours and not theirs
 
     def _cut_short(self, place: int, stop: int, at: int, edge: int) -> _Step | None:
         """The copy's segment is not the rows': how far the answer was kept, if it was cut."""

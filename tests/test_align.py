@@ -22,7 +22,7 @@ from talks import TEMPLATE, TOKENIZER, Talk, recut, rendered, said, sent_back, u
 
 from cache import align
 from cache.align import Alignment
-from cache.types import Ids, Met, common_prefix
+from cache.types import Ask, Ids, Met, common_prefix
 from engine.chat import messages
 from engine.chat.arguments import canonical
 from engine.chat.messages import Reply, Say
@@ -249,6 +249,19 @@ def test_a_thought_that_the_user_stopped_is() -> None:
     met = meets(talk, sent_back(""))
     assert whole(talk, met)
     assert TOKENIZER.decode(met.served[met.rows :]).startswith("\n</think>")
+
+
+@pytest.mark.parametrize("between", ("", "\n\n"))
+def test_a_thought_is_put_in_with_the_token_that_closes_it_or_not_at_all(between: str) -> None:
+    """The copy ends the message where the rows have a thought."""
+    talk = Talk()
+    talk.turn(ASKED, said("It is a boat.", THOUGHT))
+    account = talk.account
+    start = account.ids[: account.generations[0].start]
+    other = TOKENIZER.encode(between + "<|im_end|>\n<|im_start|>user\nWell?", specials=True)
+    ids = np.concatenate([start, other]).astype(np.int32)
+    met = FULL(account, Ask(ids))
+    assert np.array_equal(met.served, ids)
 
 
 def test_rows_cut_inside_the_text_are_met_up_to_there() -> None:
@@ -505,6 +518,12 @@ def test_canary_values_that_forget_types(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.undo()
     TEMPLATE.__init__(TOKENIZER)  # type: ignore[misc]
     assert whole(talk, met), "a gate above would have been red"
+
+
+def test_canary_a_thought_without_its_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(align._Walk, "_left_out", lambda *_: False)
+    with pytest.raises(AssertionError):
+        test_a_thought_is_put_in_with_the_token_that_closes_it_or_not_at_all("\n\n")
 
 
 def test_recutting_keeps_the_bytes() -> None:
