@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from rich.console import Console
 
+from cache.suffix_recent import Recent
 from cache.suffix_store import SuffixConfig, SuffixStore
 from experiments.drafts import SEED, hidden
 from experiments.figure import Figure
 from replay.commands import traces_of
 from replay.progress import progress
-from replay.suffixes import scratch_store, sources_of, tokenizer_of
+from replay.suffixes import asked, scratch_store, sources_of, tokenizer_of
 from replay.trace import Trace
 from sim.profile import Profile
 
@@ -26,6 +28,7 @@ ABOUT = "tokens a suffix store grows by, prompts whole against what is new (--tr
 TRACES = ("night",)
 
 SEED_WHOLE, SEED_NEW = 397_500_000, 4_800_000
+REMEMBERED = (1, 2, 8, 32)
 WHOLE_MOST = 100_000_000
 """Of a pack with more tokens, what adding whole would add is counted and not done: the array would
 be built anew for hours."""
@@ -51,6 +54,9 @@ def grown(pack: str, board: Profile, traces: Sequence[Trace]) -> list[Figure]:
         with scratch_store(replace(config, remembered=0), tokenizer) as whole:
             fill(whole, board, traces, "whole")
             figures += of_store(f"{pack}.whole", whole)
+        for count, added in by_remembered(board, traces).items():
+            note = f"the last {count} requests remembered"
+            figures.append(Figure(f"{pack}.last_{count}.added_tokens", None, added, "tokens", note))
     with scratch_store(config, tokenizer) as new:
         fill(new, board, traces, "new")
         added = new.stats.added_tokens
@@ -62,6 +68,16 @@ def grown(pack: str, board: Profile, traces: Sequence[Trace]) -> list[Figure]:
         Figure(f"{pack}.new_of_whole", seed, 100 * added / max(1, sent), "%"),
         Figure(f"{pack}.rebuilds_a_turn", None, every, "rebuilds", "one after every turn"),
     ]
+
+
+def by_remembered(board: Profile, traces: Sequence[Trace]) -> dict[int, int]:
+    """What would be added if more or fewer of the last requests were remembered."""
+    recent, added = {count: Recent(count) for count in REMEMBERED}, dict.fromkeys(REMEMBERED, 0)
+    for prompt, output in asked(traces, sources_of(traces, board, SEED)):
+        ids = np.concatenate([prompt, output])
+        for count in REMEMBERED:
+            added[count] += sum(stop - start for start, stop in recent[count].added(ids))
+    return added
 
 
 def fill(store: SuffixStore, board: Profile, traces: Sequence[Trace], name: str) -> None:
