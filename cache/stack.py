@@ -105,8 +105,8 @@ class Stack:
             self.store.use(plan.best.entry.snapshot)
         line = self._enter(plan, tools, system)
         self.using = self.store.in_use = None
-        cost = self._model.cost()
-        self._boundaries = self.store.boundaries(line.tokens, len(plan.served), cost)
+        size, cost = len(plan.served), self._model.cost()
+        self._boundaries = self.store.boundaries(line.tokens, size, cost, tools + system)
         return line
 
     def _enter(self, plan: Plan, tools: int, system: int) -> Line:

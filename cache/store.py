@@ -46,6 +46,9 @@ class Store:
         """It is being restored: it can't be given back."""
         self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
         self._number = 0
+        """Snapshots taken so far; each is known by its own."""
+        self._served: dict[int, int] = {}
+        """When a snapshot served last, counted in snapshots taken."""
         self.declines: Counter[str] = Counter()
         self.evictions = 0
         self._said: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -97,20 +100,24 @@ class Store:
     def use(self, snapshot: Snapshot) -> None:
         """It is about to serve: it is the last to go, and not before `in_use` is cleared."""
         self.in_use = snapshot
-        self._touch(snapshot)
+        self._served[self._touch(snapshot)] = self._number
 
-    def _touch(self, snapshot: Snapshot) -> None:
+    def _touch(self, snapshot: Snapshot) -> int:
         place = next(n for n, held in self._snapshots.items() if held is snapshot)
         self._snapshots.move_to_end(place)
+        return place
 
     # taking snapshots
 
-    def boundaries(self, start: int, size: int, cost: Cost) -> frozenset[int]:
-        """Grid lines to keep of a prefill of rows [start, size)."""
+    def boundaries(self, start: int, size: int, cost: Cost, head: int = 0) -> frozenset[int]:
+        """Grid lines to keep of a prefill of rows [start, size): the longest that fit, and the last
+        below row `head`, up to which other prompts are expected to be the same.
+        """
         grid, most = self._grid, min(self.config.entry_bytes, self.config.budget_bytes)
         top = min(size - 1, (most - cost.anchor_bytes) // cost.row_bytes) // grid
         lines = [line * grid for line in range(start // grid + 1, top + 1)]
-        return frozenset(lines[-self.config.boundaries :])
+        shared = [line for line in lines if line <= head][-1:]
+        return frozenset(shared + lines[-self.config.boundaries :])
 
     def put(self, use: Use, account: Account, model: Model) -> Outcome:
         """Copy the rows of an account, all of them, with the model's sections at their end.
@@ -157,12 +164,13 @@ class Store:
             self._touch(same)
             return "known"
         while self.held_bytes() + need > self.config.budget_bytes:
-            self._evict()
-        while not self._grow(self.name, need):
-            if not self._snapshots:
+            if not self._evict():
                 return "no room"
-            self._evict()
-        return ""
+        if self._grow(self.name, need):
+            return ""
+        # As much of its own must go, and no more: others may hold what is wanted.
+        freed = self.release(need)
+        return "" if freed >= need and self._grow(self.name, need) else "no room"
 
     def _same(self, account: Account) -> Snapshot | None:
         """A snapshot of the same tokens under no weaker gate."""
@@ -198,25 +206,27 @@ class Store:
     # giving back
 
     def _evict(self) -> int:
-        _, gone = self._snapshots.popitem(last=False)
+        """One goes: such as never served before such as did, each the oldest first."""
+        spare = [n for n, snapshot in self._snapshots.items() if snapshot is not self.in_use]
+        never = [n for n in spare if self._number - self._served.get(n, -RECENT) >= RECENT]
+        if not spare:
+            return 0
+        number = (never or spare)[0]
+        self._served.pop(number, None)
         self.evictions += 1
-        return gone.nbytes
+        return self._snapshots.pop(number).nbytes
 
     def release(self, nbytes: int) -> int:
-        """Give back at least `nbytes`, or all there is; returns how much."""
+        """Give back at least `nbytes`, or all that is not in use; returns how much."""
         given = 0
-        for number, snapshot in list(self._snapshots.items()):
-            if given >= nbytes:
-                break
-            if snapshot is not self.in_use:
-                del self._snapshots[number]
-                given += snapshot.nbytes
-                self.evictions += 1
+        while given < nbytes and (freed := self._evict()):
+            given += freed
         return given
 
     def clear(self) -> None:
         """Forget all snapshots."""
         self._snapshots.clear()
+        self._served.clear()
 
     # accounts
 
@@ -250,6 +260,8 @@ class Store:
         assert self.held_bytes() <= self.config.budget_bytes
 
 
+RECENT = 64
+"""Snapshots taken after which one that served is as good as one that never did."""
 _ONE = AnchorConfig(budget_bytes=0, newest_kept=1)
 """A snapshot has one copy of the sections."""
 

@@ -149,7 +149,8 @@ def test_the_board_charges_its_time() -> None:
     first = build.fresh(1_000, 50)
     build.extend(first, 64, 50)
     rows = ledger([build.trace()])
-    seconds = 1e-3 * 1.2769 * 1_000 + 2.38e-9 * 1_000**2
+    # On a grid of 64 it is 16 passes over the weights, where the board was measured with one.
+    seconds = 1e-3 * 1.2769 * 1_000 + 2.38e-9 * 1_000**2 + 15 * 0.2315
     assert rows["prefill_s"][0] == pytest.approx(seconds, rel=1e-3)
     assert rows["ttft_s"][0] == pytest.approx(seconds + 1 / 50, rel=1e-3)
     assert rows["decode_s"][0] == pytest.approx(1.0)

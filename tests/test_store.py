@@ -65,6 +65,45 @@ def test_boundaries() -> None:
     assert store.boundaries(0, 5_000, COST) == frozenset()
 
 
+def test_the_line_that_others_will_share_is_kept_as_well() -> None:
+    """A long first message takes the longest line past the system text."""
+    store = Store(StoreConfig(budget_bytes=50_000, entry_bytes=9_000), grid=100)
+    assert store.boundaries(0, 750, COST, head=450) == {400, 700}
+    assert store.boundaries(0, 460, COST, head=450) == {400}
+    assert store.boundaries(400, 750, COST, head=450) == {700}
+    assert store.boundaries(0, 5_000, COST, head=4_000) == {800}
+
+
+def test_what_served_outlives_what_never_did() -> None:
+    on = desk(rows=100 * GRID, boundaries=1)
+    heads = [tokens(GRID + 9, seed) for seed in range(3)]
+    for ids in heads:
+        serve(on, ids, tokens(3, 9), kind="title")
+    for _ in range(2):
+        row, _ = serve(on, joined(heads[0][: GRID + 1], tokens(30, 4)), tokens(3, 9), kind="title")
+        serve(on, tokens(GRID - 9, 5), tokens(3, 9), kind="title")
+    assert row.source == "store.grid"
+    store = on.stack.store
+    one = store.held_bytes() // 3
+    assert store.release(2 * one) == 2 * one
+    (left,) = store
+    assert int(left.account.ids[0]) == int(heads[0][0])
+    # Long ago is never.
+    store._number += store_module.RECENT
+    serve(on, heads[1], tokens(3, 9), kind="title")
+    assert store.release(1) == one and int(next(iter(store)).account.ids[0]) == int(heads[1][0])
+
+
+def test_a_growth_that_can_not_be_empties_nothing_beyond_its_size() -> None:
+    on = desk(rows=100 * GRID)
+    for seed in range(4):
+        serve(on, tokens(GRID + 7, seed), tokens(3, 90), kind="title")
+    store = on.stack.store
+    store._grow = lambda name, nbytes: False
+    serve(on, tokens(GRID + 7, 9), tokens(3, 90), kind="title")
+    assert len(store) == 3 and store.declines == {"no room": 1}
+
+
 def test_a_title_leaves_its_head_only() -> None:
     on = desk()
     serve(on, tokens(2 * GRID + 7), tokens(9, 1), kind="title")
