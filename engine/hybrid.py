@@ -131,10 +131,18 @@ class Hybrid(Engine):
         window: int,
         cost: Cost | None = None,
         block_logits: bool = True,
+        encoded: Encoded | None = None,
     ) -> Hybrid:
         """An engine over weights drawn from `seed`."""
         decoder = Decoder(random_weights(config, seed))
-        return cls(decoder, grid=grid, window=window, cost=cost, block_logits=block_logits)
+        return cls(
+            decoder,
+            grid=grid,
+            window=window,
+            cost=cost,
+            block_logits=block_logits,
+            encoded=encoded,
+        )
 
     def twin(self, window: int) -> Hybrid:
         """An empty engine over the same weights with buffers of its own."""

@@ -18,6 +18,7 @@ from cache.store import Store
 from engine.adapter import Engine
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
+from engine.pictures.encoded import Encoded
 from engine.witness import Witness
 from replay.bad import BadInput
 from replay.verify import ColdVerifier, Verifier, WitnessVerifier
@@ -44,6 +45,7 @@ def build(model: str, profile: Profile, seed: int) -> Engine:
             window=profile.window,
             cost=cost,
             block_logits=False,
+            encoded=Encoded(profile.encoded_bytes),
         )
     raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")
 

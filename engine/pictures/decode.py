@@ -37,7 +37,7 @@ class Limits:
     image_bytes: int = 32 * 2**20
     """Bytes of the encoded file."""
     decoded_pixels: int = 64 * 2**20
-    """Pixels of the picture as it is stored; decoding takes about nine bytes for each."""
+    """Pixels of the picture as it is stored; decoding takes up to 14 bytes for each."""
     aspect: int = 200
     """Longer side to shorter; the family's preprocessing takes no more either."""
 
@@ -98,27 +98,29 @@ def _opened(data: bytes, limits: Limits) -> Image.Image | Refused:
         if max(width, height) > limits.aspect * min(width, height):
             return Refused(f"the image is {width} x {height}, longer than {limits.aspect} to 1")
         image.load()
-        return _opaque(_upright(image))
+        _turn_upright(image)
+        return _opaque(image)
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _turn_upright(image: Image.Image) -> None:
+    # In place: a copy of a large picture for nothing would be its largest.
     try:
-        return ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
     # The pixels are whole; a broken EXIF block only loses the orientation.
     except Exception as error:
         del error
-        return image
 
 
 def _opaque(image: Image.Image) -> Image.Image:
     """As RGB, over white where it is transparent."""
     if image.mode.startswith("I"):
         # 16 bits of grey: the converter would cut at 255 instead of scaling.
-        grey = np.asarray(image).astype(np.int64) >> 8
-        return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
+        grey = np.asarray(image) >> 8
+        np.clip(grey, 0, 255, out=grey)
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if not image.has_transparency_data:
-        return image.convert("RGB")
-    coloured = image.convert("RGBA")
+        return image if image.mode == "RGB" else image.convert("RGB")
+    coloured = image if image.mode == "RGBA" else image.convert("RGBA")
     white = Image.new("RGB", image.size, "white")
     white.paste(coloured, mask=coloured.getchannel("A"))
     return white
