@@ -156,7 +156,8 @@ def test_the_board_charges_its_time() -> None:
     assert rows["decode_s"][0] == pytest.approx(1.0)
     # The second request was on its way at 10 s.
     assert (rows["arrival_s"][1], rows["wait_s"][1]) == (10.0, 0.0)
-    assert rows["prefill_s"][1] < 0.1
+    # One pass more than on the grid of the board.
+    assert rows["prefill_s"][1] < 0.35
 
 
 def test_the_share_of_requests_to_check_is_the_seeds_choice() -> None:
