@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,9 +51,7 @@ class ChunkTimes:
         A chunk reads all weights, whatever its length. Its price here is more than the read alone:
         products of fewer rows use the machine less well.
         """
-        counts = [self.pieces(chunk) for chunk, _ in self.seconds]
-        slope, rest = np.polyfit(counts, [took for _, took in self.seconds], 1)
-        return float(slope), float(rest)
+        return _line(self)
 
     @property
     def chunk_s(self) -> float:
@@ -74,3 +73,11 @@ class ChunkTimes:
         if grid <= self.fit_grid:
             return self.chunk_s * max(0, count - pieces(start, stop, self.fit_grid))
         return -self.chunk_s * max(0.0, (stop - start) / self.fit_grid - count)
+
+
+@cache
+def _line(times: ChunkTimes) -> tuple[float, float]:
+    """Fitted once: every chunk of a replay asks."""
+    counts = [times.pieces(chunk) for chunk, _ in times.seconds]
+    slope, rest = np.polyfit(counts, [took for _, took in times.seconds], 1)
+    return float(slope), float(rest)
