@@ -69,7 +69,7 @@ class Pool:
         return rows * cost.row_bytes + copies * cost.anchor_bytes
 
     def _held(self, entries: list[Parked]) -> int:
-        blocks = {id(block): block.rows for entry in entries for block in entry.blocks}
+        blocks = {id(b): b.stop - b.start for entry in entries for b in entry.blocks}
         copies = {id(anchor.tensors) for entry in entries for anchor in entry.account.anchors}
         ends = sum(entry.account.end is not None for entry in entries)
         return self._bytes(sum(blocks.values()), len(copies) + ends)
