@@ -198,7 +198,11 @@ def _remembered(box: Box, prompt: Prompt, known: Response) -> Generator[Event, N
 
 def _held_bytes(box: Box) -> dict[str, int]:
     held = box.stack.held_bytes()
-    return held | {"responses": box.responses.held_bytes()} if box.responses is not None else held
+    if box.responses is not None:
+        held["responses"] = box.responses.held_bytes()
+    if box.engine.encoded is not None:
+        held["encoded"] = box.engine.encoded.held_bytes()
+    return held
 
 
 def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:

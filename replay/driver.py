@@ -98,6 +98,8 @@ class Replay:
         board.holds(self._held)
         slots = [(box.stack, box.engine) for box in self._slots]
         budget.over(levels_of(slots, engine.encoded))
+        if engine.encoded is not None:
+            engine.encoded.grow = budget.grow
         self._verifiers = {box.slot: verifier(box.engine) for box in self._slots}
         self._ideal = Ideal()
         self._tokens: dict[int, TraceTokens] = {}
@@ -118,6 +120,8 @@ class Replay:
     def _held(self) -> Mapping[str, int]:
         """Bytes by cache over all slots, which share the store."""
         held = Counter(self._box.stack.held_bytes())
+        if self._engine.encoded is not None:
+            held["encoded"] = self._engine.encoded.held_bytes()
         for box in self._slots:
             if box is not self._box:
                 sizes = box.stack.held_bytes()

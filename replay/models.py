@@ -45,7 +45,7 @@ def build(model: str, profile: Profile, seed: int) -> Engine:
             window=profile.window,
             cost=cost,
             block_logits=False,
-            encoded=Encoded(profile.encoded_bytes),
+            encoded=Encoded(profile.encoded_bytes, profile.encoded_row_bytes),
         )
     raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")
 

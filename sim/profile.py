@@ -90,6 +90,8 @@ class Profile:
     """What it takes in truth, as a multiple of what is expected: above 1 it has to be learned."""
     encoded_bytes: int
     """Encoded pictures."""
+    encoded_row_bytes: int
+    """One row of them."""
     decode_tokens_s: float
     drafts: int
     """Drafts a verify block carries."""
@@ -103,6 +105,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         whole = ("vocab", "grid", "window", "row_bytes", "anchor_bytes", "side_window")
+        whole += ("encoded_row_bytes",)
         whole += ("images_max", "image_rows_max")
         for name in whole:
             if getattr(self, name) <= 0:

@@ -33,6 +33,7 @@ MOST = {
     "workspace_row_bytes": 2**32,
     "workspace_cap_bytes": 2**50,
     "encoded_bytes": 2**50,
+    "encoded_row_bytes": 2**32,
 }
 """Beyond these no box is described, and the replay's own memory would not do."""
 
@@ -70,6 +71,7 @@ SETTABLE = {
     "workspace_cap_bytes": int,
     "workspace_factor": float,
     "encoded_bytes": int,
+    "encoded_row_bytes": int,
     "decode_tokens_s": float,
     "drafts": int,
     "accepted": float,

@@ -69,3 +69,21 @@ def test_another_grid_under_the_same_digest_is_encoded_again() -> None:
     cache.rows(other, tower)
     assert (cache.hits, cache.misses, len(cache)) == (0, 2, 1)
     assert cache.held_bytes() == size(other)
+
+
+def test_a_board_counts_its_own_bytes_and_is_asked_first() -> None:
+    asked: list[tuple[str, int]] = []
+    answers = [True, False]
+
+    def grow(name: str, nbytes: int) -> bool:
+        asked.append((name, nbytes))
+        return answers.pop(0)
+
+    cache = Encoded(10**6, row_bytes=1_000)
+    cache.grow = grow
+    one, two = picture(1), picture(2)
+    cache.rows(one, tower)
+    cache.rows(two, tower)
+    assert asked == [("encoded", 1_000 * one.rows), ("encoded", 1_000 * two.rows)]
+    assert len(cache) == 1 and cache.held_bytes() == 1_000 * one.rows
+    assert cache.release(1) == 1_000 * one.rows and cache.held_bytes() == 0

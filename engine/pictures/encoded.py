@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from cache.budget import Grow, freely
 from engine.pictures.picture import Picture
 
 Grid = tuple[int, int, int]
@@ -20,10 +21,15 @@ class Encoded:
 
     name = "encoded"
 
-    def __init__(self, budget_bytes: int = 512 * 10**6) -> None:
-        """A budget of 0 keeps nothing."""
+    def __init__(self, budget_bytes: int = 512 * 10**6, row_bytes: int | None = None) -> None:
+        """A budget of 0 keeps nothing. `row_bytes` replaces the real bytes of a row (a replay
+        counts a board's).
+        """
         assert budget_bytes >= 0
         self._budget_bytes = budget_bytes
+        self._row_bytes = row_bytes
+        self.grow: Grow = freely
+        """Asked before a picture's rows are kept."""
         self._entries: OrderedDict[bytes, tuple[Grid, torch.Tensor]] = OrderedDict()
         self._held_bytes = 0
         self.hits = 0
@@ -46,15 +52,21 @@ class Encoded:
 
     def _keep(self, picture: Picture, made: torch.Tensor) -> None:
         self._drop(picture.digest)
-        if made.nbytes > self._budget_bytes:
+        size = self._bytes(made)
+        if size > self._budget_bytes:
             return
-        self.release(self._held_bytes + made.nbytes - self._budget_bytes)
+        self.release(self._held_bytes + size - self._budget_bytes)
+        if not self.grow(self.name, size):
+            return
         self._entries[picture.digest] = picture.grid, made
-        self._held_bytes += made.nbytes
+        self._held_bytes += size
+
+    def _bytes(self, made: torch.Tensor) -> int:
+        return made.nbytes if self._row_bytes is None else len(made) * self._row_bytes
 
     def _drop(self, digest: bytes) -> int:
         held = self._entries.pop(digest, None)
-        size = held[1].nbytes if held else 0
+        size = self._bytes(held[1]) if held else 0
         self._held_bytes -= size
         return size
 
