@@ -20,9 +20,7 @@ from replay.trace import Header, Trace
 from sim.profile import Profile
 
 NAME = "memory-night"
-ABOUT = (
-    "what the memory limits cost: as they are, a third tighter, and a prompt too long (--traces)"
-)
+ABOUT = "what the memory limits cost: as they are, a third tighter, a prompt too long (--traces)"
 TRACES = ("night",)
 
 PART = 2 / 3

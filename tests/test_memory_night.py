@@ -8,12 +8,15 @@ limits.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from nights import small_night
+from rich.console import Console
 
 from cache.budget import LEVELS
 from experiments import memory_night
+from replay.commands import traces_of
 from replay.tracefile import write_trace
 from sim.profile import load
 
@@ -31,10 +34,15 @@ BOARD = replace(
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("memory") / "small.jsonl.zst"
     write_trace(small_night(3, 40), path)
-    return {figure.key: figure.ours for figure in memory_night.run(BOARD, [str(path)])}
+    return path
+
+
+@pytest.fixture(scope="module")
+def figures(trace: Path) -> dict[str, float]:
+    return {figure.key: figure.ours for figure in memory_night.run(BOARD, [str(trace)])}
 
 
 def shed(figures: dict[str, float], night: str) -> float:
@@ -47,9 +55,16 @@ def test_the_limits_hold_and_cost_what_they_must(figures: dict[str, float]) -> N
     for night in ("as_is", "tight"):
         assert shed(figures, night) > 0
         assert figures[f"{night}.over_ceiling_s"] == figures[f"{night}.over_peak_s"] == 0
-    assert figures["tight.reread_tokens"] > figures["free.reread_tokens"]
     for night in ("free", "as_is", "tight", "wide", "learned"):
         assert figures[f"{night}.failed"] == figures[f"{night}.refused"] == 0
+
+
+def test_with_hardly_any_room_starts_are_colder(figures: dict[str, float], trace: Path) -> None:
+    """How much a third costs hangs on what the small pool happened to hold; this does not."""
+    traces = traces_of([str(trace)], False, Console(stderr=True), board=BOARD)[0]
+    night = memory_night.replayed(memory_night.limited(BOARD, 0.25), traces)
+    assert night.ledger["reread"].sum() > 2 * figures["free.reread_tokens"]
+    assert (night.ledger["failure"] == "").all() and not night.ledger["no_room"].any()
 
 
 def test_canary_without_limits_nobody_gives_anything(figures: dict[str, float]) -> None:
