@@ -139,6 +139,9 @@ class Store:
         self._supersede(snapshot)
         self._number += 1
         self._snapshots[self._number] = snapshot
+        if use == "prefix" and account.valid == account.system // self._grid * self._grid:
+            # Others will share it: it counts as one that served, before the first of them comes.
+            self._served[self._number] = self._number
         return Outcome(True, "", snapshot.nbytes)
 
     def decline(self, why: str, account: Account) -> Outcome:

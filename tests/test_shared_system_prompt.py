@@ -8,9 +8,12 @@ between two chats must show as such.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from cache.store import Store
+from cache.types import Outcome
 from experiments import shared_system_prompt as shared
 from sim.profile import load
 
@@ -47,10 +50,22 @@ def test_a_line_in_the_message_serves_nobody_else() -> None:
     assert every.reread == shared.PAST % BOARD.grid
 
 
-def test_a_store_that_strangers_fill_saves_nothing() -> None:
+def test_the_head_outlives_the_strangers_that_fill_the_store() -> None:
     at = seen(BOARD, strangers=2)
-    assert at.reread == shared.SYSTEM and at.evicted > 0
+    assert at.reread == shared.SYSTEM % BOARD.grid and at.evicted > 0
     assert at.held_bytes <= BOARD.store_bytes
+
+
+def test_canary_a_head_that_is_like_any_other_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Store.put
+
+    def forgetful(self: Store, *how: Any) -> Outcome:
+        outcome = put(self, *how)
+        self._served.clear()
+        return outcome
+
+    monkeypatch.setattr(Store, "put", forgetful)
+    assert seen(BOARD, strangers=2).reread == shared.SYSTEM
 
 
 def test_without_strangers_the_rows_in_place_serve() -> None:

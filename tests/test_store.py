@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import GRID, box, engine, joined, serve, tokens
+from support import GRID, box, engine, forced, joined, serve, tokens
 
 from cache import store as store_module
 from cache.journal import CacheEvent
@@ -20,7 +20,7 @@ from cache.rows import RowBlock, try_copy
 from cache.snapshot import StoreConfig
 from cache.store import Store
 from cache.types import CacheState, Cost
-from engine.turn import Box
+from engine.turn import Box, Prompt, turn
 
 COST = Cost(row_bytes=10, anchor_bytes=1_000)
 
@@ -94,6 +94,21 @@ def test_what_served_outlives_what_never_did() -> None:
     assert store.release(1) == one and int(next(iter(store)).account.ids[0]) == int(heads[1][0])
 
 
+def test_a_head_outlives_what_came_after_it() -> None:
+    on = desk(rows=100 * GRID, boundaries=1)
+    prompt = Prompt(tokens(4 * GRID, 1), "a", system=GRID + 9)
+    list(turn(on, prompt, forced(tokens(5, 2)), limit=5))
+    serve(on, tokens(2 * GRID + 9, 3), tokens(3, 9), kind="title")
+    store, order = on.stack.store, []
+    while len(store):
+        before = kept(on)
+        store.release(1)
+        (gone,) = set(before) - set(kept(on))
+        order.append(gone)
+    assert [use for use, _ in order] == ["prefix", "session", "prefix", "prefix"]
+    assert [size for use, size in order if use == "prefix"] == [3 * GRID, 2 * GRID, GRID]
+
+
 def test_a_growth_that_can_not_be_empties_nothing_beyond_its_size() -> None:
     on = desk(rows=100 * GRID)
     for seed in range(4):
@@ -130,9 +145,9 @@ def test_an_older_end_of_the_same_chat_goes_before_anything_else() -> None:
     on = desk(boundaries=1)
     serve(on, tokens(GRID + 5, 1), tokens(3, 2), kind="title")
     text = tokens(20, 3)
-    for turn in range(2):
-        ids = joined(text, tokens(10, 4 + turn))
-        written = tokens(5, 6 + turn)
+    for at in range(2):
+        ids = joined(text, tokens(10, 4 + at))
+        written = tokens(5, 6 + at)
         serve(on, ids, written, session="a")
         text = joined(ids, written)
     assert [use for use, _ in kept(on)] == ["session", "prefix", "session"]
@@ -149,8 +164,8 @@ def test_the_same_tokens_are_kept_once() -> None:
 def test_a_snapshot_over_the_cap_is_declined_and_said_once_a_conversation() -> None:
     on = desk(entry_rows=2 * GRID)
     text = tokens(3 * GRID, 1)
-    for turn in range(3):
-        ids = joined(text, tokens(20, 2 + turn))
+    for at in range(3):
+        ids = joined(text, tokens(20, 2 + at))
         serve(on, ids, tokens(4, 9), session="a")
         text = joined(ids, tokens(4, 9))
     serve(on, joined(text, tokens(9, 8)), tokens(4, 9), session="b")
@@ -166,8 +181,8 @@ def test_a_snapshot_over_the_cap_is_declined_and_said_once_a_conversation() -> N
 def test_a_conversation_without_a_name_is_known_by_its_start() -> None:
     on = desk(entry_rows=GRID)
     text = tokens(3 * GRID, 1)
-    for turn in range(3):
-        serve(on, joined(text, tokens(20, 2 + turn)), tokens(4, 9))
+    for at in range(3):
+        serve(on, joined(text, tokens(20, 2 + at)), tokens(4, 9))
     assert on.stack.store.declines == {"big": 3} and len(on.journal.events) == 3
 
 
