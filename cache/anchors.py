@@ -37,6 +37,10 @@ class AnchorConfig:
         return line % self.head_step == 0 and line <= self.head_limit
 
 
+Shared = Callable[[], set[int]]
+"""Which copies of sections somebody else holds as well: letting go of one frees nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a new anchor takes, and who must agree."""
@@ -44,6 +48,7 @@ class Room:
     anchor_bytes: int
     layout: Layout
     grow: Grow = freely
+    shared: Shared = set
 
 
 Tensors = tuple[torch.Tensor, ...]
@@ -205,7 +210,8 @@ class Anchors:
             if gone is None:
                 break
             lines.remove(gone)
-        grown = len(lines) > len(self._anchors)
+        gone_now = {id(a.tensors) for a in self._anchors if a.tokens not in lines}
+        grown = not gone_now or gone_now <= room.shared()
         if grown and not room.grow("anchors", room.anchor_bytes):
             gone = victim(lines, layout, self.config)
             lines.remove(lines[0] if gone is None else gone)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cache.account import Account, Answer, End
-from cache.anchors import Anchor, AnchorConfig, Room, Tensors, copy_sections, write_sections
+from cache.anchors import Anchor, AnchorConfig, Room, Shared, Tensors, copy_sections, write_sections
 from cache.budget import Grow, freely
 from cache.ports import Model
 from cache.types import GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
@@ -30,9 +30,11 @@ class Resident:
         *,
         keeps_end: bool = True,
         grow: Grow = freely,
+        shared: Shared = set,
     ) -> None:
         self.account = Account.empty(window, config)
         self._grow = grow
+        self.shared = shared
         self._window = window
         self.keeps_end = keeps_end
         self._anchored: list[int] = []
@@ -110,7 +112,7 @@ class Resident:
         return Layout(self.account.system, self.account.prompt, self.account.valid)
 
     def _room(self, model: Model) -> Room:
-        return Room(model.cost().anchor_bytes, self.layout, self._grow)
+        return Room(model.cost().anchor_bytes, self.layout, self._grow, self.shared)
 
     def anchored_below(self, limit: int) -> int:
         """The highest line at or below `limit` that ever had an anchor, evicted since or not."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from cache.account import Answer
 from cache.anchors import Anchors
 from cache.budget import Grow, freely
@@ -20,7 +18,7 @@ from cache.resident import Resident
 from cache.rows import write_rows
 from cache.snapshot import Standing
 from cache.store import Store
-from cache.types import COLD, GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
+from cache.types import COLD, GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome, joined
 from cache.visit import Visits
 from cache.why import Ghosts, Reason, explain
 
@@ -46,7 +44,11 @@ class Stack:
         self._model = model
         self._meeting = meeting
         self.resident = Resident(
-            model.window, config.anchors, keeps_end=config.keeps_end, grow=grow
+            model.window,
+            config.anchors,
+            keeps_end=config.keeps_end,
+            grow=grow,
+            shared=lambda: self.store.copies() | self.park.copies(),
         )
         self.park = Park(config.park, model, meeting, grow)
         self.visits = Visits(config.guest, model, self.resident, self.park, grow)
@@ -159,11 +161,11 @@ class Stack:
         if self.visits.guest is not None:
             self.visits.grows(committed)
         if self._wants_checkpoint(committed, begins=not answer):
-            self._current.checkpoint(_joined(ids, answer), self._model)
+            self._current.checkpoint(joined(ids, answer), self._model)
 
     def keep(self, ids: Ids, tokens: Sequence[int], answer: Answer) -> Outcome:
         """The generation has ended: `ids` and `tokens` are committed, prompt and answer."""
-        ids = _joined(ids, tokens)
+        ids = joined(ids, tokens)
         ahead = self._model.length > len(ids)
         kept = self._current.keep_end(ids, answer, self._model)
         if self._current.account.kind in GOES_ON and self.store.config.budget_bytes:
@@ -277,8 +279,7 @@ class Stack:
         cost = self._model.cost()
         rows = {"rows": self.resident.account.valid * cost.row_bytes}
         here = [self.resident, self.visits.guest] if self.visits.guest else [self.resident]
-        anchors = set[int]().union(*(one.copies() for one in here))
-        anchors -= self.store.copies() | self.park.copies()
+        anchors = set[int]().union(*(one.copies() for one in here)) - self.resident.shared()
         ends = sum(one.account.end is not None for one in here)
         copies = {"anchors": len(anchors) * cost.anchor_bytes, "end": ends * cost.anchor_bytes}
         more = {"park": self.park.held_bytes(), "stash": self.visits.held_bytes()}
@@ -293,7 +294,3 @@ class Stack:
         self.resident.check(self._model.grid)
         self.park.check(self.resident)
         self.store.check(self._model.grid)
-
-
-def _joined(ids: Ids, tokens: Sequence[int]) -> Ids:
-    return np.concatenate([ids, np.array(tokens, np.int32)])

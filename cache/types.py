@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Literal
@@ -214,6 +214,11 @@ def equal_ids(a: Ids, b: Ids) -> int:
             return start + int(differ[0])
         start, step = stop, step * 4
     return n
+
+
+def joined(ids: Ids, tokens: Sequence[int]) -> Ids:
+    """A prompt and an answer, one sequence."""
+    return np.concatenate([ids, np.array(tokens, np.int32)])
 
 
 class Region(StrEnum):

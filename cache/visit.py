@@ -78,7 +78,11 @@ class Visits:
             return False
         anchors = AnchorConfig(budget_bytes=0, newest_kept=1)
         guest = Resident(
-            self._model.window, anchors, keeps_end=self._resident.keeps_end, grow=self._grow
+            self._model.window,
+            anchors,
+            keeps_end=self._resident.keeps_end,
+            grow=self._grow,
+            shared=lambda: self._resident.copies() | self._resident.shared(),
         )
         line = best.line if best else None
         for block in blocks:

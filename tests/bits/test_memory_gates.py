@@ -145,7 +145,20 @@ def holds(over: int, more: int, acts: list[tuple[str, int, str]]) -> None:
         assert house.memory.allocated_bytes() <= house.budget.limits.ceiling_bytes
 
 
+SEEN = (
+    (2_000, 912, [("a", 5, "turn"), ("b", 5, "turn"), ("a", 768, "turn")]),
+    (4_120, 992, [("a", 768, "turn"), ("b", 90, "turn")]),
+    (7_800, 2_312, [("a", 5, "turn"), ("a", 5, "turn"), ("b", 768, "turn")]),
+)
+"""Where a copy that two hold was once counted wrong."""
 test_every_gate_holds_under_any_limits = settings(deadline=None)(given(*LIMITS)(holds))
+
+
+@pytest.mark.parametrize("limits", SEEN)
+def test_copies_that_two_hold(limits: tuple[int, int, list[tuple[str, int, str]]]) -> None:
+    holds(*limits)
+
+
 any_limits_quickly = settings(
     deadline=None, phases=[Phase.generate], max_examples=300, report_multiple_bugs=False
 )(given(*LIMITS)(holds))
