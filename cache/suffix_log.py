@@ -44,6 +44,8 @@ class SuffixLog:
         """Of no file yet; `open_log` takes it from there."""
         self.errors = 0
         """Calls that the drive refused."""
+        self.said = ""
+        """What it said to the last of them."""
         self.failed = False
         """Nothing more is written."""
         self.documents: list[Document] = []
@@ -89,13 +91,13 @@ class SuffixLog:
         at = self.end
         try:
             self._files.write(self._handle, at, data)
-        except OSError:
-            self.errors += 1
+        except OSError as error:
+            self._refused(error)
             return False, forgotten
         try:
             self._files.fsync(self._handle)
-        except OSError:
-            self.errors += 1
+        except OSError as error:
+            self._refused(error)
             self.failed = True
             return False, forgotten
         for piece in pieces:
@@ -132,8 +134,8 @@ class SuffixLog:
             files.rename(PARTIAL, NAME)
             renamed = True
             files.fsyncdir()
-        except OSError:
-            self.errors += 1
+        except OSError as error:
+            self._refused(error)
             self.failed = self.failed or renamed
             if not renamed:
                 self._drop(new)
@@ -163,14 +165,18 @@ class SuffixLog:
         try:
             if self._files.exists(PARTIAL):
                 self._files.unlink(PARTIAL)
-        except OSError:
-            self.errors += 1
+        except OSError as error:
+            self._refused(error)
 
     def _close(self, handle: int) -> None:
         try:
             self._files.close(handle)
-        except OSError:
-            self.errors += 1
+        except OSError as error:
+            self._refused(error)
+
+    def _refused(self, error: OSError) -> None:
+        self.errors += 1
+        self.said = error.strerror or str(error)
 
     def close(self) -> None:
         """Give file and lock back."""

@@ -41,13 +41,14 @@ def open_log(
         lock = files.lock(LOCK)
         if lock is None:
             return Refusal(LOCK, "another process writes to this store")
+        log.adopt(None, lock, ())  # From here on the log alone closes it.
         try:
             opened = _for_writing(log, files, tokenizer, lock)
         except OSError:
-            files.close(lock)
+            log.close()
             raise
         if isinstance(opened, Refusal):
-            files.close(lock)
+            log.close()
         return opened
     except OSError as error:
         return Refusal(NAME, error.strerror or str(error))
@@ -74,10 +75,8 @@ def _for_writing(
     if files.exists(PARTIAL):
         files.unlink(PARTIAL)
     if not files.exists(NAME):
-        log.adopt(None, lock, ())
         if not log.rewrite(0):
-            log.close()
-            return Refusal(NAME, "cannot be written")
+            return Refusal(NAME, f"cannot be written: {log.said}")
         return Opened(log, b"", 0, 0)
     handle = files.open(NAME)
     try:
