@@ -66,7 +66,10 @@ class Park(Pool):
         entry.leave_above(top, self._floor(top))
         entry.used_turn = self._turn
         self._drop_useless()
+        copies = len(arriving.anchors) + (arriving.end is not None)
+        self._arriving_bytes = self._bytes(0, copies)
         done, why = self._move(resident, start, keep, coming, entry, self._reach(size))
+        self._arriving_bytes = 0
         if why:
             entry.put_back(was, done)
             self.entries = [*(e for e in self.entries if e is not entry), entry]

@@ -16,6 +16,8 @@ class Pool:
         self._grow = grow
         self.entries: list[Parked] = []
         self._turn = 0
+        self._arriving_bytes = 0
+        """Copies on their way out of the pool, which no account has while room is made."""
 
     def held_bytes(self) -> int:
         """Bytes of all entries; a block or a copy that several share counts once."""
@@ -46,7 +48,7 @@ class Pool:
         if need <= 0:
             return True
         within = self.held_bytes() + need <= self._config.budget_bytes
-        return within and self._grow("park", need)
+        return within and self._grow("park", need + self._arriving_bytes)
 
     def _give_up(self, entry: Parked) -> None:
         """Keep less of an entry: up to its next lower anchor, or nothing."""

@@ -122,6 +122,8 @@ class Profile:
             raise ValueError(f"anchor_rule must be one of {', '.join(ANCHOR_RULES)}")
         if not 0 < self.decode_tokens_s < math.inf or not 0 <= self.accepted <= 1:
             raise ValueError("decode_tokens_s must be positive and accepted within 0 and 1")
+        if self.grid > self.window:
+            raise ValueError("grid must not be above window")
         self._check_memory()
         (short, _), (long, _) = self.prefill_fit
         if not 0 < short < long:
@@ -131,6 +133,8 @@ class Profile:
         """Limits that contradict one another, or that no prefill could keep."""
         if not 1 <= self.workspace_factor <= 1_000:
             raise ValueError("workspace_factor must be within 1 and 1,000")
+        if 0 < self.workspace_cap_bytes < self.workspace_floor_bytes:
+            raise ValueError("workspace_cap_bytes must not be below workspace_floor_bytes")
         if self.limits.ceiling_bytes < self.loaded_bytes:
             held = f"{self.loaded_bytes:,} bytes that the engine holds with empty caches"
             raise ValueError(f"ceiling_bytes must not be below the {held}")

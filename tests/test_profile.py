@@ -93,6 +93,8 @@ def test_settings_change_what_they_name() -> None:
         ({"workspace_factor": "0.9"}, "workspace_factor must be within 1 and"),
         ({"workspace_factor": "nan"}, "workspace_factor must be within 1 and"),
         ({"store_boundaries": "-1"}, "store_boundaries must not be negative"),
+        ({"workspace_cap_bytes": "10"}, "workspace_cap_bytes must not be below workspace_floor"),
+        ({"grid": "262_145"}, "grid must not be above window"),
     ],
 )
 def test_a_bad_setting_is_one_line(settings: dict[str, str], line: str) -> None:

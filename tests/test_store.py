@@ -302,6 +302,55 @@ def test_growth_is_asked_for_and_a_refusal_declines() -> None:
     assert on.stack.store.declines == {"no room": 1}
 
 
+def test_one_token_is_always_forwarded() -> None:
+    """A prompt of exactly a snapshot's tokens: the logits of its last one must be computed."""
+    on = desk(boundaries=0)
+    head = tokens(2 * GRID, 1)
+    serve(on, joined(head, tokens(9, 2)), tokens(3, 9), kind="title")
+    serve(on, tokens(5 * GRID, 8), tokens(2, 9), kind="title")
+    row, _ = serve(on, head, tokens(3, 9), kind="title")
+    assert (row.source, row.cached) == ("store.grid", GRID)
+
+
+def test_an_end_is_no_start_for_a_prompt_of_its_own_tokens() -> None:
+    on = desk(boundaries=1)
+    serve(on, tokens(30, 1), tokens(9, 2), session="a")
+    (snapshot,) = on.stack.store
+    text = snapshot.account.ids.copy()
+    serve(on, tokens(5 * GRID, 8), tokens(2, 9), kind="title")
+    row, _ = serve(on, text, tokens(3, 9), session="a")
+    assert row.source == "cold"
+    serve(on, tokens(5 * GRID, 8), tokens(2, 9), kind="title")
+    row, _ = serve(on, joined(text, tokens(1, 5)), tokens(3, 9), session="a")
+    assert (row.source, row.cached) == ("store.end", len(text))
+
+
+def test_what_is_being_restored_can_not_be_given_back() -> None:
+    on = desk()
+    for seed in range(3):
+        serve(on, tokens(GRID + 7, seed), tokens(3, 90), kind="title")
+    store = on.stack.store
+    first = next(iter(store))
+    store.use(first)
+    assert store.spare_bytes() == store.held_bytes() - first.nbytes
+    assert store.release(2**40) == 2 * first.nbytes and list(store) == [first]
+    store.in_use = None
+    assert store.release(1) == first.nbytes
+
+
+def test_an_end_does_not_stand_for_a_line_of_the_same_tokens() -> None:
+    """The greedy gate is weaker: one under the bit gate is wanted beside it."""
+    on = desk(boundaries=1)
+    serve(on, tokens(GRID - 8, 1), tokens(9, 2), session="a")
+    (end,) = on.stack.store
+    assert end.use == "session"
+    put = Store(StoreConfig(2**30, 2**30, block_rows=GRID), GRID)
+    account = end.account.aside(end.tokens, ())
+    put._snapshots[1] = end
+    account.taint = None
+    assert put._same(account) is None and put._same(end.account) is end
+
+
 def test_clear_forgets_all() -> None:
     on = desk()
     serve(on, tokens(2 * GRID + 7), tokens(3, 90))

@@ -21,7 +21,7 @@ from cache import guest as guest_module
 from cache import pool as pool_module
 from cache.budget import Budget, Refused
 from cache.levels import Slot, levels_of
-from cache.types import Cost, Gate, Ids, Limits
+from cache.types import Ask, Cost, Gate, Ids, Limits
 from engine.turn import Box, Prompt, turn
 from replay.forced import Forced
 
@@ -149,13 +149,16 @@ SEEN = (
     (2_000, 912, [("a", 5, "turn"), ("b", 5, "turn"), ("a", 768, "turn")]),
     (4_120, 992, [("a", 768, "turn"), ("b", 90, "turn")]),
     (7_800, 2_312, [("a", 5, "turn"), ("a", 5, "turn"), ("b", 768, "turn")]),
+    (10_300, 2_312, [("c", 320, "turn"), ("a", 768, "turn"), ("b", 90, "turn"), ("c", 5, "turn")]),
 )
-"""Where a copy that two hold was once counted wrong."""
+"""Where a copy that two hold, or nobody while it moves, was once counted wrong."""
 test_every_gate_holds_under_any_limits = settings(deadline=None)(given(*LIMITS)(holds))
 
 
 @pytest.mark.parametrize("limits", SEEN)
-def test_copies_that_two_hold(limits: tuple[int, int, list[tuple[str, int, str]]]) -> None:
+def test_copies_that_two_hold_or_nobody(
+    limits: tuple[int, int, list[tuple[str, int, str]]],
+) -> None:
     holds(*limits)
 
 
@@ -279,6 +282,31 @@ def test_the_line_that_is_being_restored_is_never_given_back() -> None:
     assert row.guest and row.cached == 2 * GRID
     assert verdict is not None and verdict.gate is Gate.BITS and verdict.ok
     assert house.budget.counters["shed.anchors"] > 0
+
+
+def test_what_is_being_used_is_no_level() -> None:
+    """The end that is being restored, and what a guest borrowed while it is served."""
+    house = House(PLENTY, PLENTY)
+    house.says("a", 9 * GRID)
+    stack, slot = house.on.stack, Slot(house.on.stack, house.on.engine)
+    free = slot.end_bytes()
+    plan = stack.plan(Ask(joined(house.texts["a"], tokens(9, 7)), "a"))
+    assert plan.source == "end"
+    stack.using = plan.best
+    assert slot.end_bytes() == free - COST.anchor_bytes
+    slot.give_end(PLENTY)
+    assert stack.end is not None
+    stack.using = None
+    title = Prompt(joined(tokens(2 * GRID + 10, 50), tokens(30, 7)), "b", kind="title")
+    events = turn(
+        house.on, title, Forced(tokens(5), seed="0", vocab=499, drafts=3, accepted=0.5), 5
+    )
+    next(events)
+    assert stack.has_guest and stack.held_bytes()["stash"] > 0
+    assert slot.stash_bytes() == slot.give_stash(PLENTY) == 0 and stack.has_guest
+    for _ in events:
+        pass
+    assert slot.stash_bytes() > 0 and slot.give_stash(1) > 0 and not stack.has_guest
 
 
 # canaries
