@@ -50,3 +50,16 @@ def test_a_broken_job_names_itself_and_is_gone() -> None:
     with pytest.raises(RuntimeError, match="job broken failed"):
         jobs.drain()
     jobs.drain()
+
+
+@pytest.mark.parametrize("end", [SystemExit(143), KeyboardInterrupt()])
+def test_what_ends_the_program_ends_it_from_a_job_too(end: BaseException) -> None:
+    def ending() -> Iterator[None]:
+        raise end
+        yield
+
+    jobs = SeededJobs(0)
+    jobs.start("ending", ending())
+    with pytest.raises(type(end)):
+        jobs.drain()
+    jobs.drain()
