@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cache.ports import Job
@@ -37,7 +39,8 @@ class OsFiles:
     def __init__(self, root: Path, *, readonly: bool = False) -> None:
         """Makes the directory, unless `readonly`: then files are opened for reading alone."""
         self.root = root
-        self._access = os.O_RDONLY if readonly else os.O_RDWR
+        # Without O_NONBLOCK, opening a FIFO waits for a writer for ever.
+        self._access = os.O_RDONLY | os.O_NONBLOCK if readonly else os.O_RDWR
         if not readonly:
             os.makedirs(root, mode=0o700, exist_ok=True)
 
@@ -189,3 +192,26 @@ class ThreadJobs:
         except BaseException as error:
             return error
         return None
+
+
+@contextmanager
+def sigterm_unwinds() -> Iterator[None]:
+    """Meanwhile SIGTERM raises SystemExit(143), unless somebody has a handler for it already.
+
+    Without one a process ends on the spot, and what it meant to remove stays. Only the main
+    thread may set handlers; on another this does nothing.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one must not stop the unwinding.
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

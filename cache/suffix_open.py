@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cache.suffix_format import parse, refusal, text_of, unrecorded
+from cache.suffix_format import HEADER_BYTES, parse, refusal, text_of, unrecorded
 from cache.suffix_log import LOCK, NAME, PARTIAL, LockedFiles, Refusal, SuffixLog
 
 CAP_BYTES_MAX = 1 << 29
@@ -52,6 +52,21 @@ def open_log(
         return opened
     except OSError as error:
         return Refusal(NAME, error.strerror or str(error))
+
+
+def look(files: LockedFiles, tokenizer: bytes | None) -> Refusal | None:
+    """Why the file that is there is not opened, from its header alone; None when it may be.
+
+    Changes nothing. Raises OSError.
+    """
+    if not files.exists(NAME):
+        return None
+    handle = files.open(NAME)
+    try:
+        why = refusal(files.read(handle, 0, min(files.size(NAME), HEADER_BYTES)), tokenizer)
+    finally:
+        files.close(handle)
+    return Refusal(NAME, why) if why else None
 
 
 def _read_only(log: SuffixLog, files: LockedFiles, tokenizer: bytes | None) -> Opened | Refusal:

@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cache.host import OsFiles, SystemClock
+from cache.host import OsFiles, SystemClock, sigterm_unwinds
 from cache.suffix_log import LOCK, NAME, PARTIAL, Refusal
-from cache.suffix_open import CAP_BYTES_MAX
+from cache.suffix_open import CAP_BYTES_MAX, look
 from cache.suffix_store import SCOPES, SuffixConfig, SuffixStore
 from cache.types import Ids
 from replay.bad import BadInput
@@ -93,12 +93,10 @@ def open_store(flags: Flags, tokenizer: bytes, seed: int) -> SuffixStore:
     """The store of a directory, made private; raises BadInput, one line that names the file."""
     config, place = flags.config(), str(flags.directory)
     try:
+        if not flags.readonly and flags.directory.exists():
+            _refuse_foreign(flags.directory, tokenizer)
         files = OsFiles(flags.directory, readonly=flags.readonly)
         if not flags.readonly:
-            foreign = [name for name in files.list() if name not in _OURS]
-            if foreign:
-                why = f"holds {foreign[0]}, which is no suffix store's: give it a folder of its own"
-                raise BadInput(place, None, why)
             files.make_private()
     except OSError as error:
         raise BadInput(place, None, f"cannot be used: {error.strerror}") from None
@@ -106,6 +104,17 @@ def open_store(flags: Flags, tokenizer: bytes, seed: int) -> SuffixStore:
     if isinstance(store, Refusal):
         raise BadInput(str(flags.directory / store.name), None, store.why)
     return store
+
+
+def _refuse_foreign(directory: Path, tokenizer: bytes) -> None:
+    """Raise BadInput for what is no store of this tokenizer, before anything of it is changed."""
+    files = OsFiles(directory, readonly=True)
+    foreign = [name for name in files.list() if name not in _OURS]
+    if foreign:
+        why = f"holds {foreign[0]}, which is no suffix store's: give it a folder of its own"
+        raise BadInput(str(directory), None, why)
+    if refused := look(files, tokenizer):
+        raise BadInput(str(directory / refused.name), None, refused.why)
 
 
 @contextmanager
@@ -125,8 +134,8 @@ def opened(
 
 @contextmanager
 def scratch_store(config: SuffixConfig, tokenizer: bytes) -> Iterator[SuffixStore]:
-    """A store that is gone afterwards, with its jobs on the caller's thread."""
-    with TemporaryDirectory(prefix="moorage-suffix-") as folder:
+    """A store that is gone afterwards, also after SIGTERM; its jobs run on the caller's thread."""
+    with sigterm_unwinds(), TemporaryDirectory(prefix="moorage-suffix-") as folder:
         files, jobs = OsFiles(Path(folder)), SeededJobs(0)
         store = SuffixStore.open(files, tokenizer, config, SystemClock(), jobs)
         if isinstance(store, Refusal):

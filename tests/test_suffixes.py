@@ -7,6 +7,10 @@ tokens of the same token space, and that are damaged, foreign or another space's
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +20,9 @@ import pytest
 from nights import small_night
 from rich.console import Console
 
-from cache.suffix_format import HEADER_BYTES
+from cache.suffix_format import HEADER_BYTES, head
 from cache.suffix_log import NAME
+from cache.suffix_store import SuffixConfig
 from replay.bad import BadInput
 from replay.commands import traces_of
 from replay.suffixes import (
@@ -26,6 +31,7 @@ from replay.suffixes import (
     flags_of,
     open_store,
     refuse_seen,
+    scratch_store,
     sources_of,
     tokenizer_of,
 )
@@ -147,6 +153,67 @@ def test_a_folder_of_other_things_and_a_foreign_file(run: Run, night: Path, tmp_
     assert code == 2 and str(place / NAME) in line(err)
     code, _, err = run("replay", night, *SMALL, "--json", "--suffix-dir", night)
     assert code == 2 and str(night) in line(err)
+
+
+def waited(*_: object) -> None:
+    raise AssertionError("it waits for the pipe's other end")
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_pipe_is_refused_at_once(run: Run, night: Path, tmp_path: Path, readonly: bool) -> None:
+    place = tmp_path / "store"
+    place.mkdir()
+    os.mkfifo(place / NAME)
+    flags = ("--suffix-readonly",) if readonly else ()
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.alarm(20)
+    try:
+        code, _, err = run("replay", night, *SMALL, "--json", "--suffix-dir", place, *flags)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert code == 2 and f"{place / NAME}: no suffix store" in line(err)
+
+
+def test_a_refused_directory_stays_as_it_was(run: Run, night: Path, tmp_path: Path) -> None:
+    place = tmp_path / "mine"
+    place.mkdir(mode=0o755)
+    for data in (b"somebody's log", head(bytes(range(32)))):
+        (place / NAME).write_bytes(data)
+        code, _, err = run("replay", night, *SMALL, "--json", "--suffix-dir", place)
+        assert code == 2 and str(place / NAME) in line(err)
+        assert place.stat().st_mode & 0o777 == 0o755 and os.listdir(place) == [NAME]
+        assert (place / NAME).read_bytes() == data
+
+
+ENDED = """
+import os, signal, sys
+from cache.suffix_store import SuffixConfig
+from replay.suffixes import scratch_store
+with scratch_store(SuffixConfig(), bytes(range(32))):
+    print(os.listdir(os.environ["TMPDIR"]), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("still here")
+"""
+
+
+def test_sigterm_takes_the_scratch_store_away(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDED],
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "moorage-suffix-" in ended.stdout and "still here" not in ended.stdout
+    assert ended.returncode == 143 and ended.stderr == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_sigterm_is_as_before_after_a_scratch_store() -> None:
+    with scratch_store(SuffixConfig(), bytes(range(32))):
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_damage_is_said_once_and_served_around(run: Run, night: Path, tmp_path: Path) -> None:
