@@ -214,3 +214,22 @@ def test_canary_levels_out_of_order_are_not_taken() -> None:
     shelves = [Shelf(name, 1, memory) for name in ("park", "store")]
     with pytest.raises(AssertionError, match="not cheapest first"):
         Budget(LIMITS, memory, lambda: COST, shelves)
+
+
+def test_what_one_lets_go_of_another_gives_in_a_second_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy that the pool and the rows in place hold is free when both have let go of it."""
+    over, memory, shelves = budget(90, anchors=2, park=2)
+    park, anchors = shelves["park"], shelves["anchors"]
+    release = park.release
+
+    def shared(nbytes: int) -> int:
+        release(nbytes)
+        memory.reserve -= 5
+        anchors.pieces += 1
+        return 5
+
+    monkeypatch.setattr(park, "release", shared)
+    assert over.admit(30) is None
+    assert held(shelves) == {"anchors": 0, "park": 0}
