@@ -162,6 +162,8 @@ class Budget:
         """Whether `more` bytes fit under the limit; gives back what is needed, or nothing."""
         if self._over(limit, more) <= 0:
             return True
+        if self._over(limit, more) <= 0:
+            return True
         if self._least_bytes(levels) + more > limit:
             return False
         self._reserve_back(limit, more)

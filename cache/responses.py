@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,45 +60,17 @@ class Response:
         """Bytes that it holds."""
         return self.asked.ids.nbytes + self.tokens.nbytes + ENTRY_BYTES
 
-    def row(
-        self,
-        *,
-        wall_s: float,
-        session: str | None,
-        client: str,
-        kind: str,
-        slot: int,
-        finish: str,
-        taint: int | None,
-        held_bytes: Mapping[str, int],
-    ) -> TurnRow:
+    def row(self, blank: TurnRow, finish: str) -> TurnRow:
         """A turn that it answered: nothing was forwarded, and no cache was asked."""
-        size = len(self.asked.ids)
-        return TurnRow(
-            wall_s=wall_s,
-            session=session,
-            client=client,
-            kind=kind,
-            prompt=size,
-            asked=size,
-            cached=size,
+        return replace(
+            blank,
+            cached=blank.prompt,
             source=SOURCE,
-            guest=False,
-            slot=slot,
             gate=self.gate.name.lower(),
             why=SOURCE,
-            parted_at=size,
-            parted_in=None,
-            lost={},
-            forwarded=0,
+            parted_at=blank.prompt,
             output=len(self.tokens),
-            rounds=0,
             finish=finish,
-            end="none",
-            taint=taint,
-            prefill_s=0.0,
-            decode_s=0.0,
-            held_bytes=held_bytes,
         )
 
 

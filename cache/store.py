@@ -11,7 +11,7 @@ import numpy as np
 from cache.account import Account
 from cache.anchors import Anchor, AnchorConfig, Anchors, copy_sections
 from cache.budget import Grow, freely
-from cache.hashing import prefix_hashes
+from cache.hashing import Hashes, prefix_hashes
 from cache.journal import CacheEvent
 from cache.meet import Meeting, exactly
 from cache.ports import Model
@@ -86,16 +86,15 @@ class Store:
                 met = self._meeting(snapshot.account, ask)
                 if met.limit == size:
                     yield snapshot, met
-            elif size < len(ask.ids) and hashes[size - 1] == snapshot.hash:
-                # A hash is a hint: another prompt's state must never answer this one.
-                shared = common_prefix(snapshot.account.ids, ask.ids)
-                if shared == size:
-                    yield snapshot, Met(size, size, ask.ids)
+                continue
+            hint = size < len(ask.ids) and hashes[size - 1] == snapshot.hash
+            # No more than a hint: another prompt's state must never answer this one.
+            if hint and common_prefix(snapshot.account.ids, ask.ids) == size:
+                yield snapshot, Met(size, size, ask.ids)
 
-    def _hashes(self, ids: Ids) -> list[int]:
-        longest = max((s.tokens for s in self._snapshots.values()), default=0)
-        hashes: list[int] = prefix_hashes(ids[:longest]).tolist()
-        return hashes
+    def _hashes(self, ids: Ids) -> Hashes:
+        sizes = (s.tokens for s in self._snapshots.values() if s.use == "prefix")
+        return prefix_hashes(ids[: max(sizes, default=0)])
 
     def use(self, snapshot: Snapshot) -> None:
         """It is about to serve: it is the last to go, and not before `in_use` is cleared."""
@@ -125,7 +124,7 @@ class Store:
         The model must be settled at exactly that length. Room is made before anything is copied.
         """
         assert model.length == account.valid > 0
-        why = self._room(use, account, model.cost())
+        why = self._room(account, model.cost())
         if why == "known":
             return Outcome(True, why)
         if why:
@@ -156,12 +155,10 @@ class Store:
                 self._said.popitem(last=False)
         return Outcome(False, why)
 
-    def _room(self, use: Use, account: Account, cost: Cost) -> str:
+    def _room(self, account: Account, cost: Cost) -> str:
         """Make room for a snapshot; why there is none, or `known` when there is one already."""
         need = account.valid * cost.row_bytes + cost.anchor_bytes
-        if need > self.config.entry_bytes:
-            return "big"
-        if need > self.config.budget_bytes:
+        if need > min(self.config.entry_bytes, self.config.budget_bytes):
             return "big"
         if same := self._same(account):
             self._touch(same)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -146,18 +146,7 @@ def _refused(box: Box, prompt: Prompt, refused: Refused) -> Generator[Event, Non
     try:
         yield refused
     finally:
-        row = TurnRow(
-            wall_s=box.clock.wall_s(),
-            session=prompt.session,
-            client=prompt.client,
-            kind=prompt.kind,
-            prompt=len(prompt.ids),
-            asked=len(prompt.ids),
-            slot=box.slot,
-            taint=box.stack.taint,
-            held_bytes=_held_bytes(box),
-            retry_after_s=refused.retry_after_s,
-        )
+        row = replace(_blank(box, prompt), retry_after_s=refused.retry_after_s)
         _report(box, row)
 
 
@@ -183,16 +172,7 @@ def _remembered(box: Box, prompt: Prompt, known: Response) -> Generator[Event, N
         yield Tokens(known.tokens.tolist())
         finish = known.finish
     finally:
-        row = known.row(
-            wall_s=box.clock.wall_s(),
-            session=prompt.session,
-            client=prompt.client,
-            kind=prompt.kind,
-            slot=box.slot,
-            finish=finish,
-            taint=box.stack.taint,
-            held_bytes=_held_bytes(box),
-        )
+        row = known.row(_blank(box, prompt), finish)
         box.journal.add(row, box.jobs)
 
 
@@ -205,19 +185,29 @@ def _held_bytes(box: Box) -> dict[str, int]:
     return held
 
 
-def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
-    line, reason = at.line, plan.reason
+def _blank(box: Box, prompt: Prompt) -> TurnRow:
+    """A row of a prompt of which nothing was read."""
     return TurnRow(
         wall_s=box.clock.wall_s(),
         session=prompt.session,
         client=prompt.client,
         kind=prompt.kind,
-        prompt=len(plan.served),
+        prompt=len(prompt.ids),
         asked=len(prompt.ids),
+        slot=box.slot,
+        taint=box.stack.taint,
+        held_bytes=_held_bytes(box),
+    )
+
+
+def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
+    line, reason = at.line, plan.reason
+    return replace(
+        _blank(box, prompt),
+        prompt=len(plan.served),
         cached=line.tokens,
         source=plan.source if line == plan.line else line.kind,
         guest=at.guest,
-        slot=box.slot,
         gate=line.gate.name.lower(),
         why=reason.code,
         parted_at=reason.shared,
@@ -228,8 +218,6 @@ def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
         rounds=at.rounds,
         finish=at.finish,
         end=at.end,
-        taint=box.stack.taint,
         prefill_s=at.ready_s - at.begun_s,
         decode_s=box.clock.mono_s() - at.ready_s,
-        held_bytes=_held_bytes(box),
     )

@@ -24,6 +24,8 @@ from replay.bad import BadInput
 from replay.verify import ColdVerifier, Verifier, WitnessVerifier
 from sim.profile import Profile
 
+SIDE_ANCHORS = 4
+"""A side slot's."""
 MODELS = ("witness", "random")
 
 
@@ -57,7 +59,8 @@ def verifier(engine: Engine) -> Verifier:
 
 def side_stack(engine: Engine, meeting: Meeting, store: Store, grow: Grow) -> Stack:
     """The caches of a side slot: its own rows, a few anchors over them, and the box's store."""
-    anchors = AnchorConfig(budget_bytes=4 * engine.cost().anchor_bytes, newest_kept=2)
+    budget_bytes = SIDE_ANCHORS * engine.cost().anchor_bytes
+    anchors = AnchorConfig(budget_bytes=budget_bytes, newest_kept=2)
     nothing = ParkConfig(park_bytes=0, pin_bytes=0)
     config = StackConfig(anchors, nothing, GuestConfig(tokens_max=0))
     return Stack(engine, config, meeting, store, grow)

@@ -10,10 +10,11 @@ from rich.table import Table
 from cache.anchors import AnchorConfig
 from cache.parked import ParkConfig
 from cache.worst import Claims, WorstCase, worst_case
+from replay.models import SIDE_ANCHORS
 from sim.profile import Profile
 
-SIDE_ANCHORS, GUEST_COPIES = 4, 2
-"""A side slot's anchors; a guest's one anchor and its end."""
+GUEST_COPIES = 2
+"""A guest's one anchor and its end."""
 
 
 def caches_of(board: Profile) -> Claims:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,10 @@ import numpy as np
 from cache.suffix_format import SEPARATOR
 from cache.suffix_log import NAME, LockedFiles
 from cache.suffix_open import Opened, open_log
+from cache.suffix_store import SuffixConfig, SuffixStore
 from cache.types import Ids
+from sim.clock import VirtualClock
+from sim.jobs import SeededJobs
 
 SHA, OTHER = bytes(range(32)), bytes(range(1, 33))
 CAP = 4_096
@@ -232,3 +235,14 @@ def cuts(deaf: str = "") -> Iterator[tuple[int, PowerFiles, int]]:
             at += 1
             continue
         return
+
+
+def store_of(*texts: Sequence[int]) -> SuffixStore:
+    """A store in memory that has these texts, all of them sorted."""
+    config = SuffixConfig(match_min=2)
+    store = SuffixStore.open(PowerFiles(), SHA, config, VirtualClock(), SeededJobs(0))  # type: ignore[arg-type]
+    assert isinstance(store, SuffixStore)
+    for text in texts:
+        store.add(np.array(text, np.int32), [])
+    store.settle()
+    return store

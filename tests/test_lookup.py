@@ -7,15 +7,13 @@ import random
 
 import numpy as np
 import pytest
-from suffix_files import SHA, PowerFiles
+from suffix_files import store_of
 
-from cache.suffix_store import SuffixConfig, SuffixStore
+from cache.suffix_store import SuffixStore
 from engine.adapter import Engine
 from engine.lookup import Lookup, LookupConfig
 from engine.monitor import Budget, Monitor
 from engine.sampling import Greedy
-from sim.clock import VirtualClock
-from sim.jobs import SeededJobs
 
 
 class Vocab:
@@ -28,16 +26,6 @@ class Vocab:
 
 
 ENGINE: Engine = Vocab()  # type: ignore[assignment]
-
-
-def store_of(*texts: list[int]) -> SuffixStore:
-    config = SuffixConfig(match_min=2)
-    store = SuffixStore.open(PowerFiles(), SHA, config, VirtualClock(), SeededJobs(0))  # type: ignore[arg-type]
-    assert isinstance(store, SuffixStore)
-    for text in texts:
-        store.add(np.array(text, np.int32), [])
-    store.settle()
-    return store
 
 
 def lookup(store: SuffixStore | None = None, **settings: int) -> Lookup:

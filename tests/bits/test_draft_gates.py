@@ -13,30 +13,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from suffix_files import SHA, PowerFiles
+from suffix_files import store_of
 from support import GRID, VOCAB, engine, tokens
 
-from cache.suffix_store import SuffixConfig, SuffixStore
+from cache.suffix_store import SuffixStore
 from cache.types import Ids
 from engine.adapter import Engine
 from engine.decode import Rule, decode
 from engine.lookup import Lookup, LookupConfig
 from engine.sampling import Greedy, Sampled, Sampling
-from sim.clock import VirtualClock
-from sim.jobs import SeededJobs
 
 TOKENS = 32
 SEEDS = range(8)
-
-
-def store_of(*texts: Sequence[int]) -> SuffixStore:
-    config = SuffixConfig(match_min=2)
-    store = SuffixStore.open(PowerFiles(), SHA, config, VirtualClock(), SeededJobs(0))  # type: ignore[arg-type]
-    assert isinstance(store, SuffixStore)
-    for text in texts:
-        store.add(np.array(text, np.int32), [])
-    store.settle()
-    return store
 
 
 def lookup(store: SuffixStore | None, drafts: int = 3) -> Lookup:
