@@ -10,8 +10,10 @@ import errno
 import itertools
 import json
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +36,7 @@ from suffix_files import (
 
 from cache import suffix_format
 from cache.host import OsFiles
-from cache.suffix_format import HEADER_BYTES, Document, head, parse, record, text_of
+from cache.suffix_format import HEAD_BYTES, HEADER_BYTES, Document, head, parse, record, text_of
 from cache.suffix_log import LOCK, NAME, PARTIAL, Refusal
 from cache.suffix_open import open_log
 from sim.kill_files import KillFiles
@@ -313,3 +315,12 @@ def test_the_script_forgets_and_its_states_say_so(tmp_path: Path) -> None:
     said: list[int] = []
     script(OsFiles(tmp_path / "b"), said.append)
     assert said == list(range(15)) and held(OsFiles(tmp_path / "b")) == kept[-1]
+
+
+def test_a_head_that_was_changed_is_no_document_whatever_its_body_sums_to() -> None:
+    """One of three tokens that says two, with the sum of those two: only the head's sum tells."""
+    whole = bytearray(record(np.array([7, 8, 9], np.int32)))
+    body = bytes(whole[HEAD_BYTES : HEAD_BYTES + 8])
+    whole[4:12] = struct.pack(">II", 2, zlib.crc32(body))
+    assert parse(head(SHA) + bytes(whole)).documents == ()
+    assert len(parse(head(SHA) + record(np.array([7, 8], np.int32))).documents) == 1
