@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from cache.types import CacheState, Cost, Manifest
 
 Job = Iterator[None]
 """Background work made of steps: each next() is one step, the end of the iterator is its end."""
+
+PAGE = 4_096
+"""Bytes. What goes around the page cache is written and read in whole pages of page-aligned memory,
+at multiples of them."""
 
 
 class Model(Protocol):
@@ -51,6 +56,11 @@ class Model(Protocol):
     def manifest(self) -> Manifest:
         """What computes stored rows. Changes nothing."""
 
+    def device_calls(self) -> AbstractContextManager[object]:
+        """Held around calls to the device from any other thread than the engine's, and by the
+        engine where such a call must not come in between. Never held over a wait for a drive.
+        """
+
 
 class Clock(Protocol):
     """Time. Durations come from `mono_s`, dates from `wall_s`."""
@@ -62,8 +72,21 @@ class Clock(Protocol):
         """Seconds since the epoch; may jump."""
 
 
+class Transfer(Protocol):
+    """Bytes on their way between a file and a buffer, which nobody touches before `wait`."""
+
+    def wait(self) -> int:
+        """Bytes moved, fewer than asked only at a file's end. Raises OSError when it failed."""
+
+
 class Files(Protocol):
-    """A directory's files by relative name. Failures are OSError, to be caught beside the call."""
+    """A directory's files by relative name. Failures are OSError, to be caught beside the call.
+
+    Files around the page cache take whole pages only (see PAGE) for every read and write.
+    """
+
+    def lock(self, name: str) -> int | None:
+        """A handle that holds the name's lock until it is closed; None when another has it."""
 
     def create(self, name: str) -> int:
         """A new empty file, mode 0600; an existing one is emptied. Returns a handle."""
@@ -76,6 +99,15 @@ class Files(Protocol):
 
     def read(self, handle: int, offset: int, nbytes: int) -> bytes:
         """Up to `nbytes` from `offset`; fewer only at the file's end."""
+
+    def buffer(self, nbytes: int) -> memoryview:
+        """Page-aligned memory of whole pages, at least `nbytes`, that transfers work on directly."""
+
+    def start_write(self, handle: int, offset: int, data: memoryview) -> Transfer:
+        """Begin to write all of `data` at `offset`; one transfer at a time on a handle."""
+
+    def start_read(self, handle: int, offset: int, into: memoryview) -> Transfer:
+        """Begin to fill `into` from `offset`; one transfer at a time on a handle."""
 
     def fsync(self, handle: int) -> None:
         """The file's bytes are on the drive. A failure must not be retried: drop the file."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 from cache.ports import Files
 from cache.suffix_format import HEAD_BYTES, HEADER_BYTES, Document, head, record
@@ -14,13 +13,6 @@ from cache.types import Ids
 NAME, PARTIAL, LOCK = "suffix.log", "suffix.log.partial", "suffix.lock"
 _COPIED = 8 << 20
 """Bytes moved at once when the file is written anew."""
-
-
-class LockedFiles(Files, Protocol):
-    """Files with a lock between processes."""
-
-    def lock(self, name: str) -> int | None:
-        """A handle that holds the lock until it is closed; None when another process has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +32,7 @@ class SuffixLog:
     lose something (its oldest half, a torn tail, damage) is written anew beside the old one.
     """
 
-    def __init__(self, files: LockedFiles, tokenizer: bytes | None, cap_bytes: int) -> None:
+    def __init__(self, files: Files, tokenizer: bytes | None, cap_bytes: int) -> None:
         """Of no file yet; `open_log` takes it from there."""
         self.errors = 0
         """Calls that the drive refused."""

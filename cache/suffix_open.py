@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cache.ports import Files
 from cache.suffix_format import HEADER_BYTES, parse, refusal, text_of, unrecorded
-from cache.suffix_log import LOCK, NAME, PARTIAL, LockedFiles, Refusal, SuffixLog
+from cache.suffix_log import LOCK, NAME, PARTIAL, Refusal, SuffixLog
 
 CAP_BYTES_MAX = 1 << 29
 """A suffix array over more would not fit its 32-bit counts of bytes."""
@@ -25,7 +26,7 @@ class Opened:
 
 
 def open_log(
-    files: LockedFiles, tokenizer: bytes | None, cap_bytes: int, *, readonly: bool = False
+    files: Files, tokenizer: bytes | None, cap_bytes: int, *, readonly: bool = False
 ) -> Opened | Refusal:
     """Open the store of a directory, or make one.
 
@@ -54,7 +55,7 @@ def open_log(
         return Refusal(NAME, error.strerror or str(error))
 
 
-def look(files: LockedFiles, tokenizer: bytes | None) -> Refusal | None:
+def look(files: Files, tokenizer: bytes | None) -> Refusal | None:
     """Why the file that is there is not opened, from its header alone; None when it may be.
 
     Changes nothing. Raises OSError.
@@ -69,7 +70,7 @@ def look(files: LockedFiles, tokenizer: bytes | None) -> Refusal | None:
     return Refusal(NAME, why) if why else None
 
 
-def _read_only(log: SuffixLog, files: LockedFiles, tokenizer: bytes | None) -> Opened | Refusal:
+def _read_only(log: SuffixLog, files: Files, tokenizer: bytes | None) -> Opened | Refusal:
     if not files.exists(NAME):
         return Refusal(NAME, "there is no suffix store to read")
     handle = files.open(NAME)
@@ -85,7 +86,7 @@ def _read_only(log: SuffixLog, files: LockedFiles, tokenizer: bytes | None) -> O
 
 
 def _for_writing(
-    log: SuffixLog, files: LockedFiles, tokenizer: bytes | None, lock: int
+    log: SuffixLog, files: Files, tokenizer: bytes | None, lock: int
 ) -> Opened | Refusal:
     if files.exists(PARTIAL):
         files.unlink(PARTIAL)

@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from cache.ports import Clock, Job, Jobs
+from cache.ports import Clock, Files, Job, Jobs
 from cache.suffix_array import SuffixArray
 from cache.suffix_chains import BREAK, Chains, Found
-from cache.suffix_log import LockedFiles, Refusal, SuffixLog
+from cache.suffix_log import Refusal, SuffixLog
 from cache.suffix_open import CAP_BYTES_MAX, Opened, open_log
 from cache.suffix_overlap import Overlap, overlap
 from cache.suffix_recent import Recent, Span, newest_of
@@ -122,7 +122,7 @@ class SuffixStore:
     @classmethod
     def open(
         cls,
-        files: LockedFiles,
+        files: Files,
         tokenizer: bytes | None,
         config: SuffixConfig,
         clock: Clock,

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import Protocol
 
 from cache.ports import Files
-
-
-class LockedFiles(Files, Protocol):
-    """Files with a lock between processes."""
-
-    def lock(self, name: str) -> int | None:
-        """A handle that holds the lock, or None."""
 
 
 def sigkill() -> None:
@@ -28,9 +20,7 @@ class KillFiles:
     So this sees half-written files and names, never a missing fsync.
     """
 
-    def __init__(
-        self, inner: LockedFiles, at: int | None, kill: Callable[[], None] = sigkill
-    ) -> None:
+    def __init__(self, inner: Files, at: int | None, kill: Callable[[], None] = sigkill) -> None:
         self._inner = inner
         self._at = at
         self._kill = kill

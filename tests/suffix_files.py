@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from cache.ports import Files
 from cache.suffix_format import SEPARATOR
-from cache.suffix_log import NAME, LockedFiles
+from cache.suffix_log import NAME
 from cache.suffix_open import Opened, open_log
 from cache.suffix_store import SuffixConfig, SuffixStore
 from cache.types import Ids
@@ -44,7 +45,7 @@ def opened(
     return found
 
 
-def held(files: LockedFiles) -> list[list[int]]:
+def held(files: Files) -> list[list[int]]:
     """The documents of a store, read only."""
     return documents_of(opened(files, readonly=True).text)
 
