@@ -153,6 +153,12 @@ class Ask:
     """Rows its answer will take at least, where that is known."""
     valued: tuple[Valued, ...] = field(default=(), repr=False)
     """Spans of the prompt that stand for values, ascending."""
+    last_user: int = 0
+    """Row where its last user message starts; 0 when that is not known."""
+    first_answer: int = 0
+    """Row where the conversation's first answer starts; 0 when there is none, or not known."""
+    packages: tuple[tuple[int, str], ...] = ()
+    """(stop row, name) of what a server put into the prompt, ascending."""
 
 
 @dataclass(frozen=True, slots=True)

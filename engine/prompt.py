@@ -28,7 +28,24 @@ class Prompt:
     pictures: tuple[Picture, ...] = ()
     """Its images, in the order of their rows: each run of negative ids is the next one's."""
 
+    last_user: int = 0
+    """Row where its last user message starts; 0 when that is not known."""
+    first_answer: int = 0
+    """Row where the conversation's first answer starts; 0 when there is none, or not known."""
+    packages: tuple[tuple[int, str], ...] = ()
+    """(stop row, name) of what a server put into it, ascending."""
+
     @property
     def ask(self) -> Ask:
         """What the caches are asked."""
-        return Ask(self.ids, self.session, self.kind, self.answer_max, self.answer_min, self.valued)
+        return Ask(
+            self.ids,
+            self.session,
+            self.kind,
+            self.answer_max,
+            self.answer_min,
+            self.valued,
+            self.last_user,
+            self.first_answer,
+            self.packages,
+        )
