@@ -217,6 +217,7 @@ class Replay:
     def _prompt(self, request: Request, tokens: Source) -> Prompt:
         parts = request.parts
         asked = request.max_tokens or self._options.profile.answer_tokens
+        last_user, first_answer = tokens.marks(request.number)
         return Prompt(
             tokens.prompt(request.number),
             request.session,
@@ -229,6 +230,8 @@ class Replay:
             tokens.prompt_values(request.number),
             answer_min=request.output_tokens,
             pictures=self._pictures(tokens.pictures(request.number)),
+            last_user=last_user,
+            first_answer=first_answer,
         )
 
     def _pictures(self, pictures: tuple[Picture, ...]) -> tuple[Picture, ...]:

@@ -11,6 +11,7 @@ from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
 from engine.pictures.picture import Picture
 from replay.readers.exchange import Exchange
+from replay.source import Marks
 
 
 class LiveTokens:
@@ -48,6 +49,11 @@ class LiveTokens:
     def pictures(self, number: int) -> tuple[Picture, ...]:
         """Pictures of the prompt, in the order of their rows, with their patches."""
         return tuple(self._gallery.picture(image) for _, image in self._rendered(number).shown)
+
+    def marks(self, number: int) -> Marks:
+        """Where in the prompt its last user message and the first answer start."""
+        rendered = self._rendered(number)
+        return Marks(rendered.last_user, rendered.first_answer)
 
     def _rendered(self, number: int) -> Rendered:
         """The last one is kept: a request asks several times."""

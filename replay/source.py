@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cache.pieces import Pieces
 from cache.types import Ids, Valued
 from engine.pictures.picture import Picture
+
+
+class Marks(NamedTuple):
+    """Rows of a prompt."""
+
+    last_user: int = 0
+    """Where its last user message starts; 0 when that is not known."""
+    first_answer: int = 0
+    """Where the conversation's first answer starts; 0 when there is none, or not known."""
 
 
 class Source(Protocol):
@@ -30,3 +39,6 @@ class Source(Protocol):
 
     def pictures(self, number: int) -> tuple[Picture, ...]:
         """Pictures of the prompt, in the order of their rows."""
+
+    def marks(self, number: int) -> Marks:
+        """Where in the prompt its last user message and the first answer start."""

@@ -1,8 +1,7 @@
 """Tokens of a trace: ids from a seeded hash, equal where copied, parting where fresh
 
 Every fresh token is a hash of (seed, request, place in its sequence) in the id range of its class.
-A sequence is kept as stretches of requests' fresh tokens; arrays are made when asked for, and a few
-are kept.
+A sequence is kept as stretches of requests' fresh tokens; of arrays those asked for last are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ import numpy.typing as npt
 from cache.types import Ids, Valued
 from engine.pictures.picture import Picture
 from replay.images import Images, picture_of
+from replay.marks import marks
 from replay.pieces import SPECIALS_END, WHITESPACE_END, TracePieces
+from replay.source import Marks
 from replay.trace import FRESH, NAMED, SPECIAL, TEXT, WHITESPACE, Request, Run, Trace, values
 
 _Stretches = npt.NDArray[np.int32]
@@ -26,8 +27,7 @@ _Fresh = npt.NDArray[np.int32]
 _CLASS, _FIRST = 1, 2
 
 _START = (-1, -1)
-"""Before the first token of a sequence; elsewhere a token is named by (request, place) it was
-drawn for."""
+"""Before a sequence's first token; others are named by (request, place) they were drawn for."""
 
 _MASK = (1 << 64) - 1
 _GAMMA, _M1, _M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -59,6 +59,7 @@ class Tokens:
         self._after: dict[tuple[int, int], set[int]] = {}
         self._values: dict[int, list[Valued]] = {}
         self._images = Images()
+        self._marks = marks(trace)
         for request in trace.requests:
             self._resolve(request)
             self._values[request.number] = values(request, self._values)
@@ -112,6 +113,10 @@ class Tokens:
     def pictures(self, number: int) -> tuple[Picture, ...]:
         """Pictures of the prompt's images, in order, without patches."""
         return tuple(picture_of(image) for image in self._requests[number].images)
+
+    def marks(self, number: int) -> Marks:
+        """Where in the prompt its last user message and the first answer start."""
+        return self._marks[number]
 
     def _keep(self, number: int, ids: Ids) -> None:
         self._kept[number] = ids

@@ -31,6 +31,10 @@ class Rendered:
     images: int = 0
     shown: tuple[Shown, ...] = ()
     """Its images, in order."""
+    last_user: int = 0
+    """Where its last message of a user starts; 0 without any, or where it begins with one."""
+    first_answer: int = 0
+    """Where the first answer in it starts, behind what the template opens for one; 0 without."""
 
 
 @dataclass(frozen=True, slots=True)

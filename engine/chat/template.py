@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from cache.types import Ids, Valued
 from engine.chat.arguments import value_text
-from engine.chat.messages import Call, Message, Reply, Say, Show
+from engine.chat.messages import Call, Message, Reply, Role, Say, Show
 from engine.chat.omitted import within
 from engine.chat.rendered import Answer, Rendered, Shown, moved
 from engine.chat.tokenizer import Tokenizer
@@ -86,7 +86,9 @@ class Template:
             first = message.role == "tool" and (before is None or before.role != "tool")
             last = message.role == "tool" and (after is None or after.role != "tool")
             blocks.append(self._block(_Key(message, first, last)))
-        return _joined(blocks)
+        roles = [message.role for message in body[:-1]]
+        opened = len(self._block(_Key(Message("assistant", (), open=True))).ids)
+        return replace(_joined(blocks), **_starts(blocks, roles, opened))
 
     def answer_ids(self, reply: Reply, messages: Sequence[Message] = ()) -> Answer:
         """The tokens an engine would have written for a recorded reply to `messages`.
@@ -253,6 +255,19 @@ def _joined(blocks: Sequence[_Block]) -> Rendered:
             for shown in block.shown
         ),
     )
+
+
+def _starts(blocks: Sequence[_Block], roles: Sequence[Role], opened: int) -> dict[str, int]:
+    """`last_user` and `first_answer` of a prompt, whose last block is what the engine goes on with.
+
+    `roles` are those of the messages before it; the template opens an answer with so many tokens.
+    """
+    sizes = [len(block.ids) for block in blocks]
+    starts = np.cumsum([0, *sizes[:-1]])[len(blocks) - 1 - len(roles) :].tolist()
+    placed = list(zip(starts, roles, strict=False))
+    users = [start for start, role in placed if role == "user"]
+    answers = [start + opened for start, role in placed if role == "assistant"]
+    return {"last_user": max(users, default=0), "first_answer": min(answers, default=0)}
 
 
 def as_written(message: Message) -> Message:
