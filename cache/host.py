@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import queue
 import signal
@@ -12,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cache.ports import Job
+from cache.ports import PAGE, Job
+from cache.transfers import Moving, Transfers
 
 
 class SystemClock:
@@ -41,6 +43,7 @@ class OsFiles:
         self.root = root
         # Without O_NONBLOCK, opening a FIFO waits for a writer for ever.
         self._access = os.O_RDONLY | os.O_NONBLOCK if readonly else os.O_RDWR
+        self._transfers = Transfers()
         if not readonly:
             os.makedirs(root, mode=0o700, exist_ok=True)
 
@@ -76,10 +79,14 @@ class OsFiles:
 
     def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
         """Write all of `data` at `offset`; the system may take less than it was given."""
-        rest = memoryview(data).cast("B")
+        self._write(handle, offset, memoryview(data).cast("B"))
+
+    def _write(self, handle: int, offset: int, rest: memoryview) -> int:
+        asked = len(rest)
         while rest:
             done = os.pwrite(handle, rest, offset)
             rest, offset = rest[done:], offset + done
+        return asked
 
     def read(self, handle: int, offset: int, nbytes: int) -> bytes:
         """Up to `nbytes` from `offset`; fewer only at the file's end."""
@@ -91,6 +98,30 @@ class OsFiles:
             pieces.append(piece)
             offset, nbytes = offset + len(piece), nbytes - len(piece)
         return b"".join(pieces)
+
+    def _read(self, handle: int, offset: int, rest: memoryview) -> int:
+        asked = len(rest)
+        while rest and (done := os.preadv(handle, [rest], offset)):
+            rest, offset = rest[done:], offset + done
+        return asked - len(rest)
+
+    def buffer(self, nbytes: int) -> memoryview:
+        """Page-aligned memory of whole pages, at least `nbytes`, for transfers to work on."""
+        return memoryview(mmap.mmap(-1, max(1, -(-nbytes // PAGE)) * PAGE))
+
+    def start_write(self, handle: int, offset: int, data: memoryview) -> Moving:
+        """Begin to write all of `data` at `offset`, on a thread of these files."""
+        rest = data.cast("B")
+        return self._transfers.start(lambda: self._write(handle, offset, rest))
+
+    def start_read(self, handle: int, offset: int, into: memoryview) -> Moving:
+        """Begin to fill `into` from `offset`, on a thread of these files."""
+        rest = into.cast("B")
+        return self._transfers.start(lambda: self._read(handle, offset, rest))
+
+    def close_all(self) -> None:
+        """Let started transfers end, and their threads; handles stay as they are."""
+        self._transfers.close()
 
     def fsync(self, handle: int) -> None:
         """The file's bytes are on the drive."""

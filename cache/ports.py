@@ -101,7 +101,7 @@ class Files(Protocol):
         """Up to `nbytes` from `offset`; fewer only at the file's end."""
 
     def buffer(self, nbytes: int) -> memoryview:
-        """Page-aligned memory of whole pages, at least `nbytes`, that transfers work on directly."""
+        """Page-aligned memory of whole pages, at least `nbytes`, for transfers to work on."""
 
     def start_write(self, handle: int, offset: int, data: memoryview) -> Transfer:
         """Begin to write all of `data` at `offset`; one transfer at a time on a handle."""

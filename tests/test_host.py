@@ -1,4 +1,5 @@
-"""The real ports: a private directory of files, the system's clocks, one worker thread.
+"""The real ports: a private directory of files, the system's clocks, one worker thread,
+transfers on threads of their own (cache.transfers).
 
 Method: the real things; short writes and reads by wrapping the system calls.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cache.host import OsFiles, SystemClock, ThreadJobs
+from cache.ports import PAGE
 
 
 def test_a_file_lives_through_every_call(tmp_path: Path) -> None:
@@ -47,13 +49,86 @@ def test_a_name_never_leaves_the_directory(tmp_path: Path, name: str) -> None:
 def test_short_writes_and_reads_are_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pwrite, pread = os.pwrite, os.pread
+    pwrite, pread, preadv = os.pwrite, os.pread, os.preadv
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
     monkeypatch.setattr(os, "pread", lambda fd, n, at: pread(fd, min(n, 2), at))
     files = OsFiles(tmp_path)
     handle = files.create("a")
     files.write(handle, 0, b"0123456789")
     assert files.read(handle, 0, 100) == b"0123456789"
+    buffer = files.buffer(PAGE)
+    buffer[:] = bytes(range(256)) * 16
+    assert files.start_write(handle, 0, buffer[:100]).wait() == 100
+    monkeypatch.setattr(os, "preadv", lambda fd, into, at: preadv(fd, [into[0][:7]], at))
+    buffer[:] = bytes(PAGE)
+    assert files.start_read(handle, 0, buffer).wait() == 100
+    assert bytes(buffer) == bytes(range(100)) + bytes(PAGE - 100)
+    files.close(handle)
+
+
+def test_a_transfer_runs_beside_the_caller_and_beside_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are inside the system call at once, while the caller is here."""
+    both, pwrite = threading.Barrier(3, timeout=20), os.pwrite
+
+    def meet(handle: int, data: memoryview, at: int) -> int:
+        both.wait()
+        return pwrite(handle, data, at)
+
+    monkeypatch.setattr(os, "pwrite", meet)
+    files = OsFiles(tmp_path)
+    handles = [files.create(name) for name in "ab"]
+    data = files.buffer(3 * PAGE)
+    data[:] = b"x" * len(data)
+    transfers = [files.start_write(handle, 0, data) for handle in handles]
+    both.wait()
+    assert [transfer.wait() for transfer in transfers] == [len(data)] * 2
+    assert [files.size(name) for name in "ab"] == [len(data)] * 2
+    for handle in handles:
+        files.close(handle)
+    files.close_all()
+
+
+def test_a_failed_transfer_says_so_to_whoever_waits_and_stops_no_other(tmp_path: Path) -> None:
+    files = OsFiles(tmp_path)
+    handle, data = files.create("a"), files.buffer(1)
+    files.close(handle)
+    broken = [files.start_write(handle, 0, data), files.start_read(handle, 0, data)]
+    for transfer in broken * 2:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            transfer.wait()
+    handle = files.open("a")
+    assert files.start_write(handle, 0, data).wait() == len(data)
+    files.close(handle)
+
+
+def test_the_threads_of_transfers_end_with_them(tmp_path: Path) -> None:
+    def names() -> set[str]:
+        return {t.name for t in threading.enumerate() if t.name.startswith("transfer-")}
+
+    def ended() -> bool:
+        for _ in range(1_000):
+            if not names():
+                return True
+            time.sleep(0.01)
+        return False
+
+    assert ended()
+    files = OsFiles(tmp_path)
+    assert not names(), "made before a transfer"
+    handle, data = files.create("a"), files.buffer(1)
+    files.start_write(handle, 0, data).wait()
+    assert names() == {"transfer-0", "transfer-1"}
+    files.close_all()
+    assert not names()
+    with pytest.raises(AssertionError, match="closed"):
+        files.start_write(handle, 0, data)
+    files.close_all()
+    other = OsFiles(tmp_path)
+    other.start_read(handle, 0, data).wait()
+    del other
+    assert ended(), "garbage left threads"
     files.close(handle)
 
 
