@@ -92,6 +92,23 @@ class Profile:
     """Encoded pictures."""
     encoded_row_bytes: int
     """One row of them."""
+    disk: bool
+    """Heads of prompts on the drive: see cache.disk.config.DiskConfig for what these bound."""
+    disk_bytes: int
+    disk_ttl_days: float
+    disk_min_free_bytes: int
+    disk_admit_after: int
+    disk_head_anchors: int
+    disk_branches: int
+    disk_tokens_min: int
+    drive_bytes: int
+    """All that the drive holds, the tier's files among it."""
+    drive_write_bytes_s: float
+    drive_read_bytes_s: float
+    drive_fsync_s: float
+    """What it takes to say that all is written, when all is."""
+    device_copy_bytes_s: float
+    """Copies between the engine's buffers and the buffers that are written from and read into."""
     decode_tokens_s: float
     drafts: int
     """Drafts a verify block carries."""
@@ -111,7 +128,7 @@ class Profile:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
         for name in NOT_NEGATIVE:
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative")
         for name, most in MOST.items():
             if getattr(self, name) > most:
@@ -125,6 +142,7 @@ class Profile:
         if self.grid > self.window:
             raise ValueError("grid must not be above window")
         self._check_memory()
+        self._check_drive()
         (short, _), (long, _) = self.prefill_fit
         if not 0 < short < long:
             raise ValueError("prefill_fit needs two different lengths, the shorter one first")
@@ -138,6 +156,17 @@ class Profile:
         if self.limits.ceiling_bytes < self.loaded_bytes:
             held = f"{self.loaded_bytes:,} bytes that the engine holds with empty caches"
             raise ValueError(f"ceiling_bytes must not be below the {held}")
+
+    def _check_drive(self) -> None:
+        """Rates that no time could be told from; counts that start at one."""
+        for name in ("disk_admit_after", "disk_tokens_min"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        rates = ("drive_write_bytes_s", "drive_read_bytes_s", "device_copy_bytes_s")
+        for name in (*rates, "disk_ttl_days"):
+            # Slower than that, a file takes longer than any replay lasts.
+            if not getattr(self, name) >= 1e-6:
+                raise ValueError(f"{name} must be positive")
 
     @property
     def limits(self) -> Limits:
@@ -171,6 +200,8 @@ NOT_NEGATIVE = (
     *("board_bytes", "headroom_bytes", "base_bytes", "ceiling_bytes", "peak_bytes", "slack_bytes"),
     *("workspace_floor_bytes", "workspace_row_bytes", "workspace_cap_bytes"),
     *("store_bytes", "store_entry_bytes", "store_boundaries", "encoded_bytes"),
+    *("disk_bytes", "disk_min_free_bytes", "disk_head_anchors", "disk_branches", "drive_bytes"),
+    "drive_fsync_s",
 )
 
 
@@ -195,6 +226,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Profile:
             **data["budgets"],
             **data["slots"],
             **data["memory"],
+            **data["disk"],
             decode_tokens_s=data["decode"]["tokens_s"],
             drafts=data["decode"]["drafts"],
             accepted=data["decode"]["accepted"],

@@ -94,6 +94,19 @@ def test_settings_change_what_they_name() -> None:
         ({"workspace_factor": "nan"}, "workspace_factor must be within 1 and"),
         ({"store_boundaries": "-1"}, "store_boundaries must not be negative"),
         ({"workspace_cap_bytes": "10"}, "workspace_cap_bytes must not be below workspace_floor"),
+        ({"disk": "maybe"}, "is not on or off"),
+        ({"disk_bytes": "-1"}, "disk_bytes must not be negative"),
+        ({"disk_bytes": "2_000_000_000_000_000"}, "disk_bytes must be at most"),
+        ({"disk_ttl_days": "0"}, "disk_ttl_days must be positive"),
+        ({"disk_ttl_days": "nan"}, "disk_ttl_days must be positive"),
+        ({"disk_admit_after": "0"}, "disk_admit_after must be at least 1"),
+        ({"disk_tokens_min": "0"}, "disk_tokens_min must be at least 1"),
+        ({"disk_branches": "-1"}, "disk_branches must not be negative"),
+        ({"drive_read_bytes_s": "0"}, "drive_read_bytes_s must be positive"),
+        ({"drive_read_bytes_s": "inf"}, "drive_read_bytes_s must be at most"),
+        ({"drive_write_bytes_s": "nan"}, "drive_write_bytes_s must be positive"),
+        ({"device_copy_bytes_s": "-1"}, "device_copy_bytes_s must be positive"),
+        ({"drive_fsync_s": "nan"}, "drive_fsync_s must not be negative"),
         ({"grid": "262_145"}, "grid must not be above window"),
     ],
 )
@@ -110,6 +123,15 @@ def test_the_memory_is_the_seeds() -> None:
     assert BOARD.limits.slack_bytes == 2 * gib
     assert 0 <= BOARD.workspace_floor_bytes - (68.35 - 67.25) * gib < 0.03 * gib
     assert BOARD.board_bytes - BOARD.peak_bytes >= BOARD.headroom_bytes == 15 * gib
+
+
+def test_the_drive_is_the_seeds() -> None:
+    """30 chunks and an anchor at the read rate: 0.47 s, as measured there."""
+    assert BOARD.disk and BOARD.disk_bytes == 16 * 10**9 and BOARD.disk_ttl_days == 7
+    assert BOARD.disk_min_free_bytes == 50 * 10**9 and BOARD.drive_bytes == 10**12
+    head = 30_720 * BOARD.row_bytes + BOARD.anchor_bytes
+    assert head == pytest.approx(3.43e9, rel=2e-3)
+    assert head / BOARD.drive_read_bytes_s == pytest.approx(0.47, abs=0.005)
 
 
 def test_another_window_moves_what_the_engine_holds_and_its_limits() -> None:

@@ -88,7 +88,8 @@ class Template:
             blocks.append(self._block(_Key(message, first, last)))
         roles = [message.role for message in body[:-1]]
         opened = len(self._block(_Key(Message("assistant", (), open=True))).ids)
-        return replace(_joined(blocks), **_starts(blocks, roles, opened))
+        last_user, first_answer = _starts(blocks, roles, opened)
+        return replace(_joined(blocks), last_user=last_user, first_answer=first_answer)
 
     def answer_ids(self, reply: Reply, messages: Sequence[Message] = ()) -> Answer:
         """The tokens an engine would have written for a recorded reply to `messages`.
@@ -257,17 +258,17 @@ def _joined(blocks: Sequence[_Block]) -> Rendered:
     )
 
 
-def _starts(blocks: Sequence[_Block], roles: Sequence[Role], opened: int) -> dict[str, int]:
-    """`last_user` and `first_answer` of a prompt, whose last block is what the engine goes on with.
+def _starts(blocks: Sequence[_Block], roles: Sequence[Role], opened: int) -> tuple[int, int]:
+    """Where the last message of a user and the first answer start; 0 without one.
 
-    `roles` are those of the messages before it; the template opens an answer with so many tokens.
+    `roles` are those of the messages before the last block, which is what the engine goes on with;
+    the template opens an answer with so many tokens.
     """
-    sizes = [len(block.ids) for block in blocks]
-    starts = np.cumsum([0, *sizes[:-1]])[len(blocks) - 1 - len(roles) :].tolist()
-    placed = list(zip(starts, roles, strict=False))
+    starts = np.cumsum([0, *(len(block.ids) for block in blocks)]).tolist()
+    placed = list(zip(starts[-2 - len(roles) :], roles, strict=False))
     users = [start for start, role in placed if role == "user"]
     answers = [start + opened for start, role in placed if role == "assistant"]
-    return {"last_user": max(users, default=0), "first_answer": min(answers, default=0)}
+    return max(users, default=0), min(answers, default=0)
 
 
 def as_written(message: Message) -> Message:
