@@ -109,6 +109,10 @@ class Manifest:
     grid: int
     libraries: Mapping[str, str]
     """Versions, thread count and instruction set: on a CPU they change bits too."""
+    legacy_names: Mapping[str, str] = field(default_factory=dict)
+    """Names of sections in files of format 1, to the sections they are."""
+    legacy_absent: tuple[str, ...] = ()
+    """Sections that files of format 1 lack, all zeros for whatever such a file holds."""
 
 
 @dataclass(frozen=True, slots=True)
