@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from cache.account import Answer
-from cache.budget import LEVELS, Budget
+from cache.budget import LEVELS
 from cache.config import StackConfig
 from cache.journal import Journal
-from cache.levels import levels_of
-from cache.stack import Stack
 from cache.suffix_store import SuffixStore
 from cache.types import Gate, Ids
 from engine.pictures.patches import stand_in
 from engine.pictures.picture import Picture
-from engine.slots import Slots
 from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
 from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
-from replay.models import build, meeting, side_stack, stack_config, verifier
+from replay.models import build, meeting
 from replay.pieces import TracePieces
+from replay.process import Ports, Process
 from replay.schedule import Arrival, Arrivals, Schedule
 from replay.source import Source
 from replay.suffixes import speak_alike
@@ -34,7 +32,6 @@ from replay.trace import Request, Trace
 from replay.verify import Verdict
 from sim.board import Board
 from sim.clock import VirtualClock
-from sim.compute import Compute
 from sim.jobs import SeededJobs
 from sim.profile import Profile
 
@@ -77,56 +74,36 @@ class Replay:
         profile = options.profile
         self._options = options
         self._traces = traces
-        self._clock = clock = VirtualClock()
-        self._engine = engine = build(options.model, profile, options.seed)
+        self._policy = policy
+        self._clock = VirtualClock()
+        self._journal = journal or Journal()
         self._live = speak_alike(traces)
         pieces = traces[0].live.pieces if self._live and traces[0].live else TracePieces()
-        meets = meeting(profile, pieces)
-        self._board = board = Board(profile, clock, Compute(profile, clock))
-        self._budget = budget = Budget(profile.limits, board, engine.cost)
-        stack = Stack(engine, policy or stack_config(profile), meets, grow=budget.grow)
-        jobs = options.suffixes.jobs if options.suffixes else SeededJobs(options.seed)
-        self._box = Box(engine, stack, clock, jobs, journal or Journal(), board, budget=budget)
-        self._box.suffixes = options.suffixes
-        count, window = profile.side_slots, profile.side_window
-        self._slots = Slots.beside(
-            self._box,
-            count,
-            window,
-            lambda engine: side_stack(engine, meets, stack.store, budget.grow),
-        )
-        board.holds(self._held)
-        slots = [(box.stack, box.engine) for box in self._slots]
-        budget.over(levels_of(slots, engine.encoded))
-        if engine.encoded is not None:
-            engine.encoded.grow = budget.grow
-        self._verifiers = {box.slot: verifier(box.engine) for box in self._slots}
+        self._meets = meeting(profile, pieces)
+        self._process = self._started()
         self._ideal = Ideal()
         self._tokens: dict[int, TraceTokens] = {}
         """Tokens of the traces under way; a pack's would not all fit in memory."""
         self._ends: dict[tuple[int, int], int | None] = {}
         """End anchor's position after each served request."""
 
+    def _started(self) -> Process:
+        """Engine and caches made anew."""
+        options = self._options
+        jobs = options.suffixes.jobs if options.suffixes else SeededJobs(options.seed)
+        engine = build(options.model, options.profile, options.seed)
+        ports = Ports(self._clock, jobs, self._journal, options.suffixes)
+        return Process(engine, options.profile, ports, self._meets, self._policy)
+
     @property
     def box(self) -> Box:
         """What the requests run on."""
-        return self._box
+        return self._process.box
 
     @property
     def board(self) -> Board:
         """What it lies on."""
-        return self._board
-
-    def _held(self) -> Mapping[str, int]:
-        """Bytes by cache over all slots, which share the store."""
-        held = Counter(self._box.stack.held_bytes())
-        if self._engine.encoded is not None:
-            held["encoded"] = self._engine.encoded.held_bytes()
-        for box in self._slots:
-            if box is not self._box:
-                sizes = box.stack.held_bytes()
-                held.update({name: size for name, size in sizes.items() if name != "store"})
-        return held
+        return self._process.board
 
     def __iter__(self) -> Iterator[LedgerRow]:
         schedule = Schedule(self._traces, self._options.users, self._options.arrivals)
@@ -135,26 +112,26 @@ class Replay:
             yield self._request(arrival, schedule.request(arrival))
             if schedule.ended(arrival, self._clock.mono_s()):
                 self._tokens.pop(arrival.trace, None)
-        self._box.jobs.drain()
+        self.box.jobs.drain()
 
     def _request(self, arrival: Arrival, request: Request) -> LedgerRow:
-        name = self._traces[arrival.trace].name
+        name, process = self._traces[arrival.trace].name, self._process
         wait_s = self._clock.mono_s() - arrival.at_s
-        if request.prompt_tokens >= self._engine.window:
+        if request.prompt_tokens >= process.engine.window:
             return refused(name, arrival, request, wait_s)
         prompt, saw = self._prompt(request, self._tokens_of(arrival)), _Watch()
-        self._board.begins()
-        before = Counter(self._budget.counters)
-        box = self._slots.choose(prompt)
+        process.board.begins()
+        before = Counter(process.budget.counters)
+        box = process.slots.choose(prompt)
         self._serve(box, arrival, request, prompt, saw)
-        self._slots.used(box)
-        row, usage = self._box.journal.rows[-1], self._board.ends()
+        process.slots.used(box)
+        row, usage = self._journal.rows[-1], process.board.ends()
         if row.retry_after_s is not None:
             wait = row.retry_after_s
             return refused(name, arrival, request, wait_s, retry_after_s=wait, usage=usage)
         self._ideal.add(box.stack.rows)
         self._ends[arrival.trace, request.number] = box.stack.end
-        gave = self._budget.counters - before
+        gave = process.budget.counters - before
         verdict = saw.verdict
         seen = Served(
             held=saw.held,
@@ -236,7 +213,7 @@ class Replay:
 
     def _pictures(self, pictures: tuple[Picture, ...]) -> tuple[Picture, ...]:
         """With patches for an engine that reads them: a trace has none, so they are drawn."""
-        if self._engine.encoded is None:
+        if self._process.engine.encoded is None:
             return pictures
         return tuple(stand_in(p) if p.patches is None else p for p in pictures)
 
@@ -259,4 +236,4 @@ class Replay:
         taint = box.stack.taint
         gate = Gate.BITS if taint is None else Gate.GREEDY
         clean = len(ids) if taint is None else taint
-        return self._verifiers[box.slot].check(ids, logits, gate, clean)
+        return self._process.verifiers[box.slot].check(ids, logits, gate, clean)

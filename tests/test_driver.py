@@ -1,7 +1,8 @@
 """The replay: real caches, forced answers, every request checked; counts the same on any model.
 
 Method: small nights on the witness and on the random hybrid; a board small enough that eviction,
-refusal and partings happen; faults planted into the running box must be reported.
+refusal and partings happen; faults planted into the running box must be reported. Covers
+replay.process.
 """
 
 from dataclasses import replace
