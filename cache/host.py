@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
 import queue
 import signal
+import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cache.ports import PAGE, Job
@@ -41,8 +43,7 @@ class OsFiles:
     def __init__(self, root: Path, *, readonly: bool = False) -> None:
         """Makes the directory, unless `readonly`: then files are opened for reading alone."""
         self.root = root
-        # Without O_NONBLOCK, opening a FIFO waits for a writer for ever.
-        self._access = os.O_RDONLY | os.O_NONBLOCK if readonly else os.O_RDWR
+        self._access = os.O_RDONLY if readonly else os.O_RDWR
         self._transfers = Transfers()
         if not readonly:
             os.makedirs(root, mode=0o700, exist_ok=True)
@@ -53,16 +54,29 @@ class OsFiles:
 
     def create(self, name: str) -> int:
         """A new empty file, mode 0600; an existing one is emptied."""
-        return os.open(self._path(name), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        handle = self._open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        if os.fstat(handle).st_mode & 0o077:
+            with suppress(OSError):  # A file system without modes has the mount's.
+                os.fchmod(handle, 0o600)
+        return handle
 
     def open(self, name: str) -> int:
         """A handle for reading and writing an existing file."""
-        return os.open(self._path(name), self._access | os.O_CLOEXEC)
+        return self._open(name, self._access)
+
+    def _open(self, name: str, flags: int) -> int:
+        """A handle of a regular file of this directory; anything else raises."""
+        # Without O_NONBLOCK, opening a FIFO waits for a writer for ever.
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(self._path(name), flags, 0o600)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(errno.EINVAL, "not a regular file", self._path(name))
+        return handle
 
     def lock(self, name: str) -> int | None:
         """A handle that holds the name's lock until it is closed; None when another has it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        handle = os.open(self._path(name), flags, 0o600)
+        handle = self._open(name, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -72,6 +86,27 @@ class OsFiles:
             os.close(handle)
             raise
         return handle
+
+    def unfit(self) -> str:
+        """Why this directory cannot be this user's own; "" when it can.
+
+        A link to a directory is as good as one. Other users' rights are `make_private`'s matter.
+        """
+        try:
+            found = os.stat(self.root)
+        except OSError as error:
+            return error.strerror or str(error)
+        if not stat.S_ISDIR(found.st_mode):
+            return "not a directory"
+        if found.st_uid != os.geteuid():
+            return f"belongs to another user (uid {found.st_uid})"
+        if not os.access(self.root, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            return "cannot be written by this user"
+        return ""
+
+    def is_private(self) -> bool:
+        """Whether nobody but its owner may enter."""
+        return not os.stat(self.root).st_mode & 0o077
 
     def make_private(self) -> None:
         """The directory's mode becomes 0700, whoever made it."""
@@ -85,6 +120,8 @@ class OsFiles:
         asked = len(rest)
         while rest:
             done = os.pwrite(handle, rest, offset)
+            if not done:
+                raise OSError(errno.EIO, "the drive takes nothing")
             rest, offset = rest[done:], offset + done
         return asked
 
@@ -149,11 +186,18 @@ class OsFiles:
 
     def size(self, name: str) -> int:
         """Bytes in a file."""
-        return os.stat(self._path(name)).st_size
+        found = os.lstat(self._path(name))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", self._path(name))
+        return found.st_size
 
     def exists(self, name: str) -> bool:
-        """Whether the name is there."""
-        return os.path.exists(self._path(name))
+        """Whether the name is there, a link to nowhere too. Raises OSError when it can't tell."""
+        try:
+            os.lstat(self._path(name))
+        except FileNotFoundError:
+            return False
+        return True
 
     def list(self) -> list[str]:
         """All names, sorted."""

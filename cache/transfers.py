@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import threading
 import weakref
@@ -27,7 +28,8 @@ class Moving:
         try:
             self._moved = self._move()
         except BaseException as error:
-            self._error = error
+            # Its traceback would hold the buffer, and this transfer in a circle.
+            self._error = error.with_traceback(None)
         self._move = None  # The buffer is the caller's again.
         self._done.set()
 
@@ -35,7 +37,7 @@ class Moving:
         """Bytes moved, fewer than asked only at a file's end. Raises OSError when it failed."""
         self._done.wait()
         if self._error is not None:
-            raise self._error
+            raise copy.copy(self._error)
         return self._moved
 
 

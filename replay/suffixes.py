@@ -99,7 +99,8 @@ def open_store(flags: Flags, tokenizer: bytes, seed: int) -> SuffixStore:
         if not flags.readonly:
             files.make_private()
     except OSError as error:
-        raise BadInput(place, None, f"cannot be used: {error.strerror}") from None
+        at = str(error.filename or place)
+        raise BadInput(at, None, f"cannot be used: {error.strerror}") from None
     store = SuffixStore.open(files, tokenizer, config, SystemClock(), SeededJobs(seed))
     if isinstance(store, Refusal):
         raise BadInput(str(flags.directory / store.name), None, store.why)

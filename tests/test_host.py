@@ -4,6 +4,7 @@ transfers on threads of their own (cache.transfers).
 Method: the real things; short writes and reads by wrapping the system calls.
 """
 
+import gc
 import os
 import threading
 import time
@@ -44,6 +45,56 @@ def test_a_file_lives_through_every_call(tmp_path: Path) -> None:
 def test_a_name_never_leaves_the_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(AssertionError):
         OsFiles(tmp_path).create(name)
+
+
+def test_what_is_no_file_of_ours_is_neither_followed_nor_opened(tmp_path: Path) -> None:
+    files, outside = OsFiles(tmp_path / "ours"), tmp_path / "outside"
+    outside.write_bytes(b"somebody's")
+    (files.root / "link").symlink_to(outside)
+    (files.root / "nowhere").symlink_to(tmp_path / "made")
+    (files.root / "folder").mkdir()
+    os.mkfifo(files.root / "pipe")
+    readonly = OsFiles(files.root, readonly=True)
+    before = len(os.listdir("/proc/self/fd"))
+    for name in ("link", "nowhere", "folder", "pipe"):
+        for call in (files.open, files.create, files.lock, files.size, readonly.open):
+            with pytest.raises(OSError):
+                call(name)
+        assert files.exists(name)
+    assert len(os.listdir("/proc/self/fd")) == before, "a handle leaked"
+    assert outside.read_bytes() == b"somebody's" and not (tmp_path / "made").exists()
+    files.unlink("link")
+    assert outside.exists() and not files.exists("link")
+
+
+def test_a_file_left_open_to_others_is_closed_to_them_when_it_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "a").touch(mode=0o644)
+    files = OsFiles(tmp_path)
+    files.close(files.create("a"))
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_exists_raises_where_it_cannot_tell(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(NotADirectoryError):
+        OsFiles(tmp_path / "a", readonly=True).exists("b")
+
+
+def test_whether_a_directory_can_be_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "file").touch()
+    files = OsFiles(tmp_path / "link")
+    assert files.unfit() == "" and not files.is_private()
+    files.make_private()
+    assert files.is_private() and (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+    assert OsFiles(tmp_path / "file", readonly=True).unfit() == "not a directory"
+    assert "No such file" in OsFiles(tmp_path / "b", readonly=True).unfit()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert files.unfit() == f"belongs to another user (uid {os.getuid()})"
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert files.unfit() == "cannot be written by this user"
 
 
 def test_short_writes_and_reads_are_gone_on_with(
@@ -114,6 +165,7 @@ def test_the_threads_of_transfers_end_with_them(tmp_path: Path) -> None:
             time.sleep(0.01)
         return False
 
+    gc.collect()  # Other tests' files.
     assert ended()
     files = OsFiles(tmp_path)
     assert not names(), "made before a transfer"
@@ -127,6 +179,8 @@ def test_the_threads_of_transfers_end_with_them(tmp_path: Path) -> None:
     files.close_all()
     other = OsFiles(tmp_path)
     other.start_read(handle, 0, data).wait()
+    with pytest.raises(OSError):
+        other.start_read(handle, -PAGE, data).wait()
     del other
     assert ended(), "garbage left threads"
     files.close(handle)
