@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class VirtualClock:
     """Clock of a replay; deterministic, as fast as the work that charges it."""
@@ -9,6 +12,7 @@ class VirtualClock:
     def __init__(self, wall_start_s: float = 0.0) -> None:
         self._now_s = 0.0
         self._wall_start_s = wall_start_s
+        self._asides = 0
 
     def mono_s(self) -> float:
         """Seconds charged so far."""
@@ -26,3 +30,22 @@ class VirtualClock:
     def advance_to(self, now_s: float) -> None:
         """Sleep until `now_s`; an earlier time changes nothing."""
         self._now_s = max(self._now_s, now_s)
+
+    @contextmanager
+    def aside(self, at_s: float) -> Iterator[None]:
+        """Meanwhile it is `at_s`, and what is charged passes for whoever works aside alone.
+
+        For work that goes on beside what the clock counts: its own time may lie before or after.
+        """
+        outside_s, self._now_s = self._now_s, at_s
+        self._asides += 1
+        try:
+            yield
+        finally:
+            self._now_s = outside_s
+            self._asides -= 1
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the time is that of work beside."""
+        return self._asides > 0
