@@ -1,0 +1,152 @@
+"""Files whose calls take the time of a modelled drive, wherever their bytes really lie"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cache.ports import Files, Transfer
+from sim.clock import VirtualClock
+from sim.drive import Drive
+
+Weigh = Callable[[str, int], int]
+"""Board bytes that so many real bytes of a file stand for, by its name."""
+
+
+class DrivenFiles:
+    """A directory on a modelled drive: a replay's files are small, the board's are what is charged.
+
+    The clock is the caller's own: a job that waits for the drive lets its own time pass. It knows
+    which handles are open, so that a process may end without giving them back.
+    """
+
+    def __init__(
+        self, files: Files, drive: Drive, clock: VirtualClock, weigh: Weigh, capacity_bytes: int
+    ) -> None:
+        """`capacity_bytes` is what the drive holds in all, in board bytes."""
+        self._files = files
+        self._drive = drive
+        self._clock = clock
+        self._weigh = weigh
+        self._capacity_bytes = capacity_bytes
+        self._names: dict[int, str] = {}
+
+    def abandon(self) -> None:
+        """The process that used them has ended: handles and locks are the system's again."""
+        for handle in sorted(self._names):
+            self._files.close(handle)
+        self._names.clear()
+
+    def held_bytes(self) -> int:
+        """Board bytes of everything in the directory."""
+        files = self._files
+        return sum(self._weigh(name, files.size(name)) for name in files.list())
+
+    # the port
+
+    def lock(self, name: str) -> int | None:
+        """A handle that holds the name's lock until it is closed; None when another has it."""
+        handle = self._files.lock(name)
+        return None if handle is None else self._opened(handle, name)
+
+    def create(self, name: str) -> int:
+        """A new empty file, mode 0600; an existing one is emptied. Returns a handle."""
+        return self._opened(self._files.create(name), name)
+
+    def open(self, name: str) -> int:
+        """A handle for reading and writing an existing file."""
+        return self._opened(self._files.open(name), name)
+
+    def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at `offset`."""
+        end_s = self._book(handle, memoryview(data).nbytes, write=True)
+        self._files.write(handle, offset, data)
+        self._clock.advance_to(end_s)
+
+    def read(self, handle: int, offset: int, nbytes: int) -> bytes:
+        """Up to `nbytes` from `offset`; fewer only at the file's end."""
+        data = self._files.read(handle, offset, nbytes)
+        self._clock.advance_to(self._book(handle, len(data), write=False))
+        return data
+
+    def buffer(self, nbytes: int) -> memoryview:
+        """Page-aligned memory of whole pages, at least `nbytes`, that transfers work on."""
+        return self._files.buffer(nbytes)
+
+    def start_write(self, handle: int, offset: int, data: memoryview) -> Transfer:
+        """Begin to write all of `data` at `offset`; one transfer at a time on a handle."""
+        end_s = self._book(handle, data.nbytes, write=True)
+        return _Timed(self._files.start_write(handle, offset, data), end_s, self._clock)
+
+    def start_read(self, handle: int, offset: int, into: memoryview) -> Transfer:
+        """Begin to fill `into` from `offset`; one transfer at a time on a handle."""
+        end_s = self._book(handle, into.nbytes, write=False)
+        return _Timed(self._files.start_read(handle, offset, into), end_s, self._clock)
+
+    def fsync(self, handle: int) -> None:
+        """The file's bytes are on the drive."""
+        self._files.fsync(handle)
+        self._clock.advance_to(self._drive.sync(self._clock.mono_s()))
+
+    def close(self, handle: int) -> None:
+        """Give the handle back."""
+        self._names.pop(handle, None)
+        self._files.close(handle)
+
+    def fsyncdir(self) -> None:
+        """The directory's names are on the drive."""
+        self._files.fsyncdir()
+        self._clock.advance_to(self._drive.sync(self._clock.mono_s()))
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically take `new`'s place."""
+        self._files.rename(old, new)
+
+    def unlink(self, name: str) -> None:
+        """Remove a name."""
+        self._files.unlink(name)
+
+    def size(self, name: str) -> int:
+        """Bytes in a file, as they really are."""
+        return self._files.size(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether the name is there."""
+        return self._files.exists(name)
+
+    def list(self) -> list[str]:
+        """All names, sorted."""
+        return self._files.list()
+
+    def free_bytes(self) -> int:
+        """What the modelled drive has left, or the real one, if that is less."""
+        return min(self._files.free_bytes(), self._capacity_bytes - self.held_bytes())
+
+    def preallocate(self, handle: int, nbytes: int) -> None:
+        """Reserve room, so that a full drive shows before the data is written."""
+        self._files.preallocate(handle, nbytes)
+
+    # time
+
+    def _opened(self, handle: int, name: str) -> int:
+        self._names[handle] = name
+        return handle
+
+    def _book(self, handle: int, nbytes: int, *, write: bool) -> float:
+        """When the drive will have moved so many real bytes of this file."""
+        weight = self._weigh(self._names[handle], nbytes)
+        return self._drive.book(self._clock.mono_s(), weight, write=write)
+
+
+class _Timed:
+    """A transfer that ends when the bytes are there and the modelled drive says so."""
+
+    def __init__(self, transfer: Transfer, end_s: float, clock: VirtualClock) -> None:
+        self._transfer = transfer
+        self._end_s = end_s
+        self._clock = clock
+
+    def wait(self) -> int:
+        """Bytes moved. Raises OSError when it failed."""
+        moved = self._transfer.wait()
+        self._clock.advance_to(self._end_s)
+        return moved

@@ -1,0 +1,130 @@
+"""Files on a modelled drive: times, the board's bytes, and handles that a dead process leaves.
+
+Method: the same calls on a directory in memory and on a real one must take the same virtual time,
+which is worked out by hand; the contents are the files' own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cache.direct import DirectFiles
+from cache.ports import PAGE, Files
+from sim.clock import VirtualClock
+from sim.drive import Drive, Rates
+from sim.driven_files import DrivenFiles
+from sim.files import SimFiles
+
+WRITE, READ, SYNC = 1e6, 2e6, 0.5
+FACTOR = 1_000
+CAPACITY = 10**9
+Make = Callable[[Path], Files]
+
+
+def weigh(name: str, nbytes: int) -> int:
+    return nbytes * FACTOR if name.endswith("rows") else nbytes
+
+
+@pytest.fixture(params=["memory", "real"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return (lambda _: SimFiles()) if request.param == "memory" else DirectFiles
+
+
+@pytest.fixture
+def driven(make: Make, tmp_path: Path) -> DrivenFiles:
+    drive = Drive(Rates(WRITE, READ, SYNC))
+    return DrivenFiles(make(tmp_path), drive, VirtualClock(), weigh, CAPACITY)
+
+
+def filled(files: Files, pages: int, value: int) -> memoryview:
+    buffer = files.buffer(pages * PAGE)
+    buffer[:] = bytes([value]) * len(buffer)
+    return buffer
+
+
+def test_a_call_takes_what_its_board_bytes_take(driven: DrivenFiles) -> None:
+    clock, image = driven._clock, filled(driven, 2, 7)
+    handle = driven.create("a.rows")
+    transfer = driven.start_write(handle, 0, image)
+    assert clock.mono_s() == 0.0, "nobody waited yet"
+    transfer.wait()
+    board = 2 * PAGE * FACTOR
+    assert clock.mono_s() == pytest.approx(board / WRITE)
+    driven.fsync(handle)
+    driven.fsyncdir()
+    assert clock.mono_s() == pytest.approx(board / WRITE + 2 * SYNC)
+    before, into = clock.mono_s(), driven.buffer(2 * PAGE)
+    assert driven.start_read(handle, 0, into).wait() == 2 * PAGE
+    assert bytes(into) == bytes(image)
+    assert clock.mono_s() == pytest.approx(before + board / READ)
+    assert (driven._drive.written_bytes, driven._drive.read_bytes) == (board, board)
+    driven.close(handle)
+
+
+def test_two_transfers_share_the_drive_and_the_second_waits(driven: DrivenFiles) -> None:
+    clock = driven._clock
+    first, second = driven.create("a.rows"), driven.create("b")
+    one = driven.start_write(first, 0, filled(driven, 1, 1))
+    two = driven.start_write(second, 0, filled(driven, 1, 2))
+    two.wait()
+    assert clock.mono_s() == pytest.approx((PAGE * FACTOR + PAGE) / WRITE)
+    one.wait()  # It had ended before.
+    assert clock.mono_s() == pytest.approx((PAGE * FACTOR + PAGE) / WRITE)
+    driven.write(second, PAGE, filled(driven, 1, 3))
+    assert driven.read(second, PAGE, PAGE) == bytes([3]) * PAGE
+    assert clock.mono_s() == pytest.approx((PAGE * FACTOR + 2 * PAGE) / WRITE + PAGE / READ)
+    driven.close(first)
+    driven.close(second)
+
+
+def test_what_waits_aside_lets_only_its_own_time_pass(driven: DrivenFiles) -> None:
+    clock, handle = driven._clock, driven.create("a.rows")
+    with clock.aside(3.0):
+        driven.start_write(handle, 0, filled(driven, 1, 1)).wait()
+        assert clock.mono_s() == pytest.approx(3.0 + PAGE * FACTOR / WRITE)
+    assert clock.mono_s() == 0.0
+    driven.close(handle)
+
+
+def test_free_space_is_the_modelled_drives(driven: DrivenFiles) -> None:
+    assert driven.free_bytes() == CAPACITY
+    handle = driven.create("a.rows")
+    driven.preallocate(handle, 2 * PAGE)
+    driven.write(handle, 0, filled(driven, 2, 1))
+    driven.close(handle)
+    assert driven.held_bytes() == 2 * PAGE * FACTOR
+    assert driven.free_bytes() == CAPACITY - 2 * PAGE * FACTOR
+    driven.rename("a.rows", "b")
+    assert driven.free_bytes() == CAPACITY - 2 * PAGE
+    driven.unlink("b")
+    assert driven.free_bytes() == CAPACITY and driven.list() == []
+
+
+def test_a_real_drive_that_is_fuller_counts(make: Make, tmp_path: Path) -> None:
+    drive = Drive(Rates(WRITE, READ))
+    driven = DrivenFiles(make(tmp_path), drive, VirtualClock(), weigh, 1 << 60)
+    assert 0 < driven.free_bytes() < 1 << 60
+
+
+def test_a_dead_process_leaves_no_lock_and_no_handle(driven: DrivenFiles) -> None:
+    assert driven.lock("lock") is not None and driven.lock("lock") is None
+    driven.create("a.rows")
+    driven.abandon()
+    again = driven.lock("lock")
+    assert again is not None
+    driven.close(again)
+    if isinstance(driven._files, SimFiles):
+        assert not driven._files.handles
+
+
+def test_errors_pass(driven: DrivenFiles) -> None:
+    with pytest.raises(FileNotFoundError):
+        driven.open("none.rows")
+    handle = driven.create("a.rows")
+    with pytest.raises(OSError, match=r"Invalid argument|whole pages|EINVAL"):
+        driven.start_write(handle, 1, filled(driven, 1, 1)).wait()
+    assert driven.exists("a.rows") and driven.size("a.rows") == 0
+    driven.close(handle)
