@@ -1,79 +1,77 @@
-"""A directory in memory that keeps the rules of direct I/O, and a log of its smallest steps."""
+"""Files in memory: direct I/O's rules, a drive's time, faults, and a log for the crash states."""
 
 from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cache.ports import PAGE, Transfer
-from sim.micro import (
-    PIECE,
-    Create,
-    Data,
-    Fsync,
-    FsyncDir,
-    Grow,
-    Note,
-    Op,
-    Rename,
-    Truncate,
-    Unlink,
-)
-
-
-@dataclass
-class Inode:
-    """A file: its bytes as a reader sees them."""
-
-    number: int
-    data: bytearray = field(default_factory=bytearray)
-
-
-class Moved:
-    """A transfer that has been made."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-
-    def wait(self) -> int:
-        """Bytes moved."""
-        return self._nbytes
+from cache.ports import PAGE
+from sim.clock import VirtualClock
+from sim.directory import Directory, Inode, Scale
+from sim.drive import Drive
+from sim.faults import Fault, Rot, Short
+from sim.micro import Note, Op
+from sim.moved import Moved
 
 
 class SimFiles:
     """Files of one machine. Reads and writes that are not whole pages fail with EINVAL.
 
-    What a power cut may leave is found from `log` and the state at the start (sim.crash).
+    What a power cut may leave is found from `log` and the state at the start (sim.crash). With a
+    drive and its clock every transfer and sync takes its time; without, none.
     """
 
     def __init__(
-        self, state: Mapping[str, bytes] | None = None, *, direct: bool = True, logs: bool = True
+        self,
+        state: Mapping[str, bytes] | None = None,
+        *,
+        direct: bool = True,
+        logs: bool = True,
+        drive: Drive | None = None,
+        clock: VirtualClock | None = None,
+        scale: Scale = lambda name: 1.0,
+        capacity_bytes: int = 1 << 40,
     ) -> None:
-        """`state` is durable. Without `direct` any offset and length will do."""
-        self._direct, self._logs = direct, logs
-        self.log: list[Op] = []
-        self.free = 1 << 40
-        """Bytes that `free_bytes` gives."""
-        self._names: dict[str, Inode] = {}
+        """`state` is durable. Without `direct` any offset and length will do.
+
+        The drive and the capacity count board bytes: a file's own times `scale` of its name.
+        """
+        assert drive is None or clock is not None, "a drive needs a clock"
+        self._direct, self._drive, self._clock, self._scale = direct, drive, clock, scale
+        self._directory = Directory(scale, capacity_bytes, logs=logs)
+        for name, data in sorted((state or {}).items()):
+            self._directory.load(_checked(name), data)
         self._open: dict[int, Inode] = {}
         self._locked: dict[int, int] = {}
-        self._last_inode = self._last_handle = 0
-        for name, data in sorted((state or {}).items()):
-            self._make(name).data[:] = data
+        self._moving: set[int] = set()
+        self._last_handle = 0
+        self.fault: Fault | None = None
+        self.calls = 0
+        """Calls of the port so far, `buffer` and `wait` not among them."""
+        self.failed = 0
+        """Calls that the fault has hit."""
+        self.rot: Rot | None = None
+        self.short: Short | None = None
+        self.free: Callable[[], int] | None = None
+        """What `free_bytes` gives; None for what the capacity leaves."""
 
     # what a test asks
 
+    @property
+    def log(self) -> list[Op]:
+        """Every step so far; empty without `logs`."""
+        return self._directory.log
+
     def snapshot(self) -> dict[str, bytes]:
         """Every name's bytes, as a process sees them now."""
-        return {name: bytes(inode.data) for name, inode in sorted(self._names.items())}
+        return {name: bytes(inode.data) for name, inode in sorted(self._directory.names.items())}
 
     def note(self, what: str) -> None:
         """Put into the log what somebody was told."""
-        self._did(Note(what))
+        self._directory.did(Note(what))
 
     @property
     def handles(self) -> frozenset[int]:
@@ -84,7 +82,8 @@ class SimFiles:
 
     def lock(self, name: str) -> int | None:
         """A handle that holds the name's lock until it is closed; None when another has it."""
-        inode = self._names.get(_checked(name)) or self._created(name)
+        self._call()
+        inode = self._directory.names.get(_checked(name)) or self._directory.create(name)
         if inode.number in self._locked.values():
             return None
         handle = self._handle(inode)
@@ -93,17 +92,15 @@ class SimFiles:
 
     def create(self, name: str) -> int:
         """A new empty file; an existing one is emptied."""
-        inode = self._names.get(_checked(name))
-        if inode is None:
-            inode = self._created(name)
-        elif inode.data:
-            inode.data.clear()
-            self._did(Truncate(inode.number))
+        self._call()
+        inode = self._directory.names.get(_checked(name)) or self._directory.create(name)
+        self._directory.truncate(inode)
         return self._handle(inode)
 
     def open(self, name: str) -> int:
         """A handle of an existing file."""
-        return self._handle(self._named(name))
+        self._call()
+        return self._handle(self._directory.named(_checked(name)))
 
     def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
         """Write all of `data` at `offset`."""
@@ -111,97 +108,118 @@ class SimFiles:
 
     def read(self, handle: int, offset: int, nbytes: int) -> bytes:
         """Up to `nbytes` from `offset`; fewer only at the file's end."""
-        inode = self._inode(handle)
-        self._check(offset, nbytes)
-        return bytes(inode.data[offset : offset + nbytes])
+        into = self.buffer(nbytes)[:nbytes]
+        return bytes(into[: self.start_read(handle, offset, into).wait()])
 
     def buffer(self, nbytes: int) -> memoryview:
         """Page-aligned memory of whole pages, at least `nbytes`."""
         return memoryview(mmap.mmap(-1, max(1, -(-nbytes // PAGE)) * PAGE))
 
-    def start_write(self, handle: int, offset: int, data: memoryview) -> Transfer:
-        """Write all of `data` at `offset`."""
-        inode = self._inode(handle)
-        self._check(offset, data.nbytes, data)
-        self._put(inode, offset, data.cast("B"))
-        return Moved(data.nbytes)
+    def start_write(self, handle: int, offset: int, data: memoryview) -> Moved:
+        """Write all of `data` at `offset`; every error comes out of `wait`."""
+        data = data.cast("B")
+        try:
+            failed = self._failure()
+            inode = self._for_transfer(handle, offset, data)
+            half = len(data) // 2 if self.fault is not None and self.fault.half else 0
+            done = bytes(data[:half] if failed else data)
+            self._directory.put(inode, offset, done)
+        except OSError as error:
+            return Moved(data, lambda: None, error=error)
+        arrive = self._booked(handle, inode, len(done), write=True)
+        return Moved(data, arrive, moved=len(done), error=failed)
 
-    def start_read(self, handle: int, offset: int, into: memoryview) -> Transfer:
-        """Fill `into` from `offset`."""
-        inode = self._inode(handle)
-        self._check(offset, into.nbytes, into)
-        found = inode.data[offset : offset + into.nbytes]
-        into.cast("B")[: len(found)] = found
-        return Moved(len(found))
+    def start_read(self, handle: int, offset: int, into: memoryview) -> Moved:
+        """Fill `into` from `offset`, at `wait`; every error comes out of there."""
+        into = into.cast("B")
+        try:
+            failed = self._failure()
+            inode = self._for_transfer(handle, offset, into)
+        except OSError as error:
+            return Moved(into, lambda: None, error=error)
+        whole = bytes(inode.data) if self.rot is None else self.rot(inode.name, bytes(inode.data))
+        found = whole[offset : offset + len(into)]
+        if failed:
+            found = found[: len(found) // 2 if self.fault and self.fault.half else 0]
+        if self.short is not None:
+            found = found[: self.short(inode.name, len(found))]
+        arrive = self._booked(handle, inode, len(found), write=False)
+        return Moved(into, arrive, found=found, moved=len(found), error=failed)
 
     def fsync(self, handle: int) -> None:
         """The file's bytes are on the drive."""
-        self._did(Fsync(self._inode(handle).number))
+        failed = self._failure()
+        inode = self._inode(handle)
+        self._sync_time()
+        if failed and self.fault is not None:
+            self._directory.sync_failed(inode, reverts=self.fault.reverts)
+            raise failed
+        self._directory.synced(inode)
 
     def close(self, handle: int) -> None:
-        """Give the handle back."""
+        """Give the handle back, even where it fails."""
+        failed = self._failure()
         self._inode(handle)
+        assert handle not in self._moving, "closed under a transfer"
         del self._open[handle]
         self._locked.pop(handle, None)
+        if failed:
+            raise failed
 
     def fsyncdir(self) -> None:
         """The names are on the drive."""
-        self._did(FsyncDir())
+        self._call()
+        self._sync_time()
+        self._directory.names_synced()
 
     def rename(self, old: str, new: str) -> None:
         """Atomically take `new`'s place."""
-        inode = self._named(old)
-        if _checked(new) != old:
-            del self._names[old]
-            self._names[new] = inode
-            self._did(Rename(old, new, inode.number))
+        self._call()
+        self._directory.rename(_checked(old), _checked(new))
 
     def unlink(self, name: str) -> None:
         """Remove a name."""
-        inode = self._named(name)
-        del self._names[name]
-        self._did(Unlink(name, inode.number))
+        self._call()
+        self._directory.unlink(_checked(name))
 
     def size(self, name: str) -> int:
         """Bytes in a file."""
-        return len(self._named(name).data)
+        self._call()
+        return len(self._directory.named(_checked(name)).data)
 
     def exists(self, name: str) -> bool:
         """Whether the name is there."""
-        return _checked(name) in self._names
+        self._call()
+        return _checked(name) in self._directory.names
 
     def list(self) -> list[str]:
         """All names, sorted."""
-        return sorted(self._names)
+        self._call()
+        return sorted(self._directory.names)
 
     def free_bytes(self) -> int:
-        """Bytes the drive has left."""
-        return self.free
+        """Board bytes the drive has left."""
+        self._call()
+        return self._directory.room_bytes if self.free is None else self.free()
 
     def preallocate(self, handle: int, nbytes: int) -> None:
         """Reserve room: a shorter file becomes `nbytes` long."""
-        inode = self._inode(handle)
-        if nbytes:
-            self._grow(inode, nbytes)
-            self._did(Grow(inode.number, nbytes))
+        self._call()
+        self._directory.grow(self._inode(handle), nbytes)
 
     # inside
 
-    def _make(self, name: str) -> Inode:
-        self._last_inode += 1
-        inode = self._names[_checked(name)] = Inode(self._last_inode)
-        return inode
+    def _failure(self) -> OSError | None:
+        """Count a call; what it is to fail with."""
+        number, self.calls = self.calls, self.calls + 1
+        if self.fault is None or not self.fault.hits(number):
+            return None
+        self.failed += 1
+        return self.fault.error()
 
-    def _created(self, name: str) -> Inode:
-        inode = self._make(name)
-        self._did(Create(name, inode.number))
-        return inode
-
-    def _named(self, name: str) -> Inode:
-        inode = self._names.get(_checked(name))
-        if inode is None:
-            raise OSError(errno.ENOENT, "no such file", name)
-        return inode
+    def _call(self) -> None:
+        if failed := self._failure():
+            raise failed
 
     def _handle(self, inode: Inode) -> int:
         self._last_handle += 1
@@ -214,28 +232,34 @@ class SimFiles:
             raise OSError(errno.EBADF, f"no open handle {handle}")
         return inode
 
-    def _check(self, offset: int, nbytes: int, data: memoryview | None = None) -> None:
-        address = np.frombuffer(data, np.uint8).ctypes.data if data is not None and nbytes else 0
+    def _for_transfer(self, handle: int, offset: int, memory: memoryview) -> Inode:
+        inode, nbytes = self._inode(handle), len(memory)
+        assert handle not in self._moving, "two transfers at a time on a handle"
+        address = np.frombuffer(memory, np.uint8).ctypes.data if nbytes else 0
         if offset < 0 or (self._direct and (offset % PAGE or nbytes % PAGE or address % PAGE)):
             raise OSError(
                 errno.EINVAL, f"not whole pages: {nbytes} bytes at {offset}, {address:#x}"
             )
+        return inode
 
-    def _grow(self, inode: Inode, nbytes: int) -> None:
-        inode.data.extend(bytes(max(0, nbytes - len(inode.data))))
+    def _booked(self, handle: int, inode: Inode, nbytes: int, *, write: bool) -> Callable[[], None]:
+        """Book a transfer; what lets the time until its end pass."""
+        self._moving.add(handle)
+        drive, clock, end_s = self._drive, self._clock, 0.0
+        if drive is not None and clock is not None:
+            board = nbytes * self._scale(inode.name)
+            end_s = drive.book(clock.mono_s(), board, write=write)
 
-    def _put(self, inode: Inode, offset: int, data: memoryview) -> None:
-        """Write, a piece at a time: none goes across a multiple of PIECE."""
-        while data:
-            piece = bytes(data[: PIECE - offset % PIECE])
-            self._did(Data(inode.number, offset, piece, len(inode.data)))
-            self._grow(inode, offset)
-            inode.data[offset : offset + len(piece)] = piece
-            data, offset = data[len(piece) :], offset + len(piece)
+        def arrive() -> None:
+            self._moving.discard(handle)
+            if clock is not None:
+                clock.advance_to(end_s)
 
-    def _did(self, step: Op) -> None:
-        if self._logs:
-            self.log.append(step)
+        return arrive
+
+    def _sync_time(self) -> None:
+        if self._drive is not None and self._clock is not None:
+            self._clock.advance_to(self._drive.sync(self._clock.mono_s()))
 
 
 def _checked(name: str) -> str:

@@ -1,17 +1,37 @@
-"""Simulated files: they keep direct I/O's rules, log what a power cut may part, and fail as told.
+"""Simulated files: direct I/O's rules, a log of what a power cut may part, a drive's time.
 
-Method: direct; the log is played again over the state at the start.
+Method: direct; random calls, whose log is played again by a plain loop over the state at the start,
+and whose room is summed anew after every call. Faults: tests/test_sim_faults.py. Covers
+sim.directory, sim.moved and sim.micro.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cache.ports import PAGE
+from sim.clock import VirtualClock
+from sim.drive import Drive, Rates
 from sim.files import SimFiles
-from sim.micro import PIECE, Create, Data, Fsync, FsyncDir, Grow, Note, Rename, Truncate, Unlink
+from sim.micro import (
+    PIECE,
+    Create,
+    Data,
+    Fsync,
+    FsyncDir,
+    Grow,
+    Note,
+    Op,
+    Rename,
+    Truncate,
+    Unlink,
+)
 
 
 def pages(files: SimFiles, text: bytes, count: int = 1) -> memoryview:
@@ -57,10 +77,10 @@ def test_what_is_not_whole_pages_fails() -> None:
     wrong = [
         lambda: files.write(handle, 512, buffer[:PAGE]),
         lambda: files.write(handle, 0, buffer[: PAGE // 2]),
-        lambda: files.start_write(handle, 0, buffer[512 : 512 + PAGE]),
-        lambda: files.start_read(handle, 1, buffer),
-        lambda: files.start_read(handle, 0, buffer[: PAGE + 1]),
-        lambda: files.start_read(handle, 0, buffer[64 : 64 + PAGE]),
+        lambda: files.start_write(handle, 0, buffer[512 : 512 + PAGE]).wait(),
+        lambda: files.start_read(handle, 1, buffer).wait(),
+        lambda: files.start_read(handle, 0, buffer[: PAGE + 1]).wait(),
+        lambda: files.start_read(handle, 0, buffer[64 : 64 + PAGE]).wait(),
         lambda: files.read(handle, 0, 100),
         lambda: files.read(handle, -PAGE, PAGE),
     ]
@@ -114,3 +134,164 @@ def test_the_log_has_every_step() -> None:
     quiet = SimFiles(logs=False)
     quiet.create("a")
     assert quiet.log == []
+
+
+def replayed(state: Mapping[str, bytes], log: list[Op]) -> dict[str, bytes]:
+    """The names' bytes after every step of the log, none lost."""
+    files = {number: bytearray(data) for number, (_, data) in enumerate(sorted(state.items()), 1)}
+    names = {name: number for number, name in enumerate(sorted(state), 1)}
+    for step in log:
+        match step:
+            case Create(name, inode):
+                names[name], files[inode] = inode, bytearray()
+            case Truncate(inode):
+                files[inode].clear()
+            case Data(inode, offset, piece, old_size):
+                assert len(files[inode]) == old_size and 0 < len(piece) <= PIECE
+                assert offset // PIECE == (offset + len(piece) - 1) // PIECE
+                files[inode].extend(bytes(max(0, offset + len(piece) - old_size)))
+                files[inode][offset : offset + len(piece)] = piece
+            case Grow(inode, size):
+                files[inode].extend(bytes(max(0, size - len(files[inode]))))
+            case Rename(old, new, inode):
+                assert names.pop(old) == inode
+                names[new] = inode
+            case Unlink(name, inode):
+                assert names.pop(name) == inode
+            case _:
+                pass
+    return {name: bytes(files[number]) for name, number in sorted(names.items())}
+
+
+def scale(name: str) -> float:
+    """Board bytes a byte of a file stands for."""
+    return 3.0 if name.startswith("a") else 1.0
+
+
+def summed(files: SimFiles) -> int:
+    """Board bytes that the names hold."""
+    return round(sum(len(data) * scale(name) for name, data in files.snapshot().items()))
+
+
+START = {"a": b"old" * 2_000, "b": b""}
+NAME = st.sampled_from(["a", "b", "a.tmp"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["create", "open", "unlink"]), NAME),
+        st.tuples(st.just("rename"), NAME, NAME),
+        st.tuples(
+            st.just("write"), st.integers(0, 2), st.integers(0, 9_000), st.integers(0, 9_000)
+        ),
+        st.tuples(st.just("preallocate"), st.integers(0, 2), st.integers(0, 20_000)),
+        st.tuples(st.sampled_from(["fsync", "close"]), st.integers(0, 2)),
+    ),
+    max_size=25,
+)
+
+
+def play(files: SimFiles, steps: list[tuple[Any, ...]], capacity: int) -> list[str]:
+    """Take the steps; what was wrong after any of them."""
+    handles, wrong = list[int](), list[str]()
+    for number, (what, *of) in enumerate(steps):
+        try:
+            if what in ("create", "open"):
+                handles.append(getattr(files, what)(*of))
+            elif what in ("rename", "unlink"):
+                getattr(files, what)(*of)
+            elif of[0] < len(handles):
+                handle = handles.pop(of[0]) if what == "close" else handles[of[0]]
+                if what == "write":
+                    files.write(handle, of[1], bytes([number + 1]) * of[2])
+                else:
+                    getattr(files, what)(handle, *of[1:])
+        except OSError as error:
+            assert error.errno in (errno.ENOENT, errno.ENOSPC)
+        if files.snapshot() != replayed(START, files.log):
+            wrong.append(f"{number}: the log tells another state")
+        if files.free_bytes() != capacity - summed(files) or files.free_bytes() < 0:
+            wrong.append(f"{number}: {files.free_bytes()} left of {capacity}, {summed(files)} held")
+    return wrong
+
+
+@given(STEPS, st.sampled_from([30_000, 1 << 40]))
+def test_the_log_tells_the_state_and_the_room_is_what_the_names_hold(
+    steps: list[tuple[Any, ...]], capacity: int
+) -> None:
+    files = SimFiles(START, direct=False, scale=scale, capacity_bytes=capacity)
+    assert play(files, steps, capacity) == []
+
+
+def test_canary_a_directory_that_forgets_a_step_is_seen() -> None:
+    steps = [("create", "a.tmp"), ("write", 0, 0, 5_000), ("rename", "a.tmp", "b"), ("open", "b")]
+    for forgotten in (Truncate, Create, Data, Rename):
+        files = SimFiles(START, direct=False, scale=scale)
+        did = files._directory.did
+
+        def deaf(step: Op, forgotten: type = forgotten, did: Any = did) -> None:
+            if not isinstance(step, forgotten):
+                did(step)
+
+        files._directory.did = deaf  # type: ignore[method-assign]
+        with pytest.raises((AssertionError, KeyError)):
+            assert play(files, [*steps, ("create", "a")], 1 << 40) == []
+
+
+def test_a_full_drive_takes_what_fits_and_no_more() -> None:
+    files = SimFiles(capacity_bytes=3 * PAGE)
+    handle = files.create("a")
+    with pytest.raises(OSError) as error:
+        files.preallocate(handle, 4 * PAGE)
+    assert error.value.errno == errno.ENOSPC and files.size("a") == 0
+    with pytest.raises(OSError) as error:
+        files.write(handle, 0, pages(files, b"", 4))
+    assert error.value.errno == errno.ENOSPC and files.size("a") == 3 * PAGE
+    assert files.free_bytes() == 0
+    files.write(handle, 0, pages(files, b"over", 3))
+    files.unlink("a")
+    assert files.free_bytes() == 3 * PAGE
+    files.free = lambda: 7
+    assert files.free_bytes() == 7
+
+
+def test_nobody_sees_a_transfer_before_its_end_or_touches_its_buffer() -> None:
+    files = SimFiles({"a": b"x" * PAGE})
+    handle, buffer = files.open("a"), files.buffer(1)
+    moving = files.start_read(handle, 0, buffer)
+    assert bytes(buffer) == bytes(PAGE)
+    with pytest.raises(AssertionError, match="two transfers"):
+        files.start_write(handle, 0, buffer)
+    with pytest.raises(AssertionError, match="under a transfer"):
+        files.close(handle)
+    assert moving.wait() == moving.wait() == PAGE and bytes(buffer) == b"x" * PAGE
+    for start in (files.start_read, files.start_write):
+        moving = start(handle, 0, buffer)
+        buffer[7] += 1
+        with pytest.raises(AssertionError, match="touched"):
+            moving.wait()
+    files.close(handle)
+
+
+def test_transfers_and_syncs_take_the_drives_time() -> None:
+    clock, drive = VirtualClock(), Drive(Rates(PAGE * 3.0, PAGE * 6.0, 0.25))
+    files = SimFiles(drive=drive, clock=clock, scale=scale)
+    a, b, data = files.create("a"), files.create("b"), files.buffer(2 * PAGE)
+    assert clock.mono_s() == 0.0
+    first, second = files.start_write(a, 0, data), files.start_write(b, 0, data[:PAGE])
+    assert clock.mono_s() == 0.0 and drive.written_bytes == 7 * PAGE
+    clock.charge(0.5)
+    first.wait()
+    assert clock.mono_s() == 2.0
+    second.wait()
+    files.fsync(b)
+    assert clock.mono_s() == pytest.approx(7 / 3 + 0.25)
+    clock.advance_to(10.0)
+    assert len(files.read(a, 0, 8 * PAGE)) == 2 * PAGE
+    assert clock.mono_s() == 11.0 and drive.read_bytes == 6 * PAGE
+    files.fsyncdir()
+    assert clock.mono_s() == 11.25
+    with clock.aside(3.0):
+        files.write(b, 0, data[:PAGE])
+        assert clock.mono_s() == pytest.approx(11 + 1 / 3)
+    assert clock.mono_s() == 11.25
+    with pytest.raises(AssertionError, match="clock"):
+        SimFiles(drive=drive)
