@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from cache.ports import Files
+from cache.ports import PAGE, Files, Transfer
 
 
 def sigkill() -> None:
@@ -14,7 +14,8 @@ def sigkill() -> None:
 
 
 class KillFiles:
-    """Passes calls on, and kills at point `at`: one before every call, one inside every write.
+    """Passes calls on, and kills at point `at`: one before every call, one inside every write
+    or start of one.
 
     What the system was given before survives, synced or not: a killed process loses no page cache.
     So this sees half-written files and names, never a missing fsync.
@@ -51,7 +52,7 @@ class KillFiles:
         """All of `data`, or its first half."""
         self._point()
         if self.points == self._at:
-            self._inner.write(handle, offset, data[: len(data) // 2])
+            self._inner.write(handle, offset, data[: _half(len(data))])
         self._point()
         self._inner.write(handle, offset, data)
 
@@ -59,6 +60,24 @@ class KillFiles:
         """Bytes of a file."""
         self._point()
         return self._inner.read(handle, offset, nbytes)
+
+    def buffer(self, nbytes: int) -> memoryview:
+        """Page-aligned memory."""
+        self._point()
+        return self._inner.buffer(nbytes)
+
+    def start_write(self, handle: int, offset: int, data: memoryview) -> Transfer:
+        """All of `data`, or its first half and the end."""
+        self._point()
+        if self.points == self._at:
+            self._inner.start_write(handle, offset, data[: _half(len(data))]).wait()
+        self._point()
+        return self._inner.start_write(handle, offset, data)
+
+    def start_read(self, handle: int, offset: int, into: memoryview) -> Transfer:
+        """Bytes of a file."""
+        self._point()
+        return self._inner.start_read(handle, offset, into)
 
     def fsync(self, handle: int) -> None:
         """The file is on the drive."""
@@ -109,3 +128,8 @@ class KillFiles:
         """Reserve room."""
         self._point()
         self._inner.preallocate(handle, nbytes)
+
+
+def _half(nbytes: int) -> int:
+    """Bytes of the first half; of whole pages as many whole ones, as direct I/O takes no other."""
+    return nbytes // 2 if nbytes % PAGE else nbytes // PAGE // 2 * PAGE
