@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cache.account import Account
-from cache.rows import BLOCK_ROWS, RowBlock
+from cache.ports import Model
+from cache.rows import BLOCK_ROWS, RowBlock, write_blocks
 from cache.types import Cost
 
 Kind = Literal["park", "pin"]
@@ -91,6 +92,11 @@ class Parked:
         self.account, self.high, self.base = was.account, was.high, done
         self.blocks = [block for block in was.blocks if block.stop > done]
         self.cut(top)
+
+    def bring(self, model: Model, top: int) -> bool:
+        """Write its rows up to `top` that are not in place; it keeps them."""
+        write_blocks(model.cache_state(), (b for b in self.blocks if b.start < top))
+        return True
 
     def worth(self, cost: Cost) -> float:
         """Tokens it saves for each byte it holds."""

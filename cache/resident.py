@@ -8,7 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from cache.account import Account, Answer, End
-from cache.anchors import Anchor, AnchorConfig, Room, Shared, Tensors, copy_sections, write_sections
+from cache.anchors import (
+    Anchor,
+    AnchorConfig,
+    Anchors,
+    Room,
+    Shared,
+    Tensors,
+    copy_sections,
+    write_sections,
+)
 from cache.budget import Grow, freely
 from cache.ports import Model
 from cache.types import GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome
@@ -76,6 +85,14 @@ class Resident:
         account.buffer = room
         self._anchored = account.anchors.lines
         return gone
+
+    def arrived(self, account: Account) -> None:
+        """Rows above those in place came in: the account's, which starts with what is in place."""
+        own, above = self.account, account.valid
+        own.extend(account.ids, above)
+        lower = [anchor for anchor in own.anchors if anchor.tokens < above]
+        own.anchors = Anchors.of(own.anchors.config, [*lower, *account.anchors])
+        self._anchored = sorted({*self._anchored, *account.anchors.lines})
 
     # a turn's progress
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,12 @@ def write_rows(state: CacheState, block: RowBlock) -> None:
         live = view.rows(block.start, block.stop)
         assert live.shape == tensor.shape and live.dtype == tensor.dtype, view.name
         live.copy_(tensor)
+
+
+def write_blocks(state: CacheState, blocks: Iterable[RowBlock]) -> None:
+    """Put blocks back where they were."""
+    for block in blocks:
+        write_rows(state, block)
 
 
 def block_spans(start: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cache.account import Account
-from cache.rows import BLOCK_ROWS, RowBlock
+from cache.ports import Model
+from cache.rows import BLOCK_ROWS, RowBlock, write_blocks
 from cache.types import Gate
 
 Use = Literal["prefix", "session"]
@@ -70,3 +71,8 @@ class Standing:
     def blocks(self) -> list[RowBlock]:
         """Its rows from `base` on."""
         return [block for block in self.snapshot.blocks if block.stop > self.base]
+
+    def bring(self, model: Model, top: int) -> bool:
+        """Write its rows up to `top` that are not in place."""
+        write_blocks(model.cache_state(), (b for b in self.blocks if b.start < top))
+        return True

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cache.account import Answer
-from cache.anchors import Anchors
 from cache.budget import Grow, freely
 from cache.config import StackConfig
+from cache.disk.tier import DiskTier
+from cache.disk.writer import DiskWriter
+from cache.exchange import Exchange
 from cache.journal import CacheEvent
 from cache.meet import Meeting, exactly
 from cache.park import Park
-from cache.parked import Kind
 from cache.plan import Plan
 from cache.ports import Model
 from cache.resident import Resident
-from cache.rows import write_rows
-from cache.snapshot import Standing
 from cache.store import Store
-from cache.types import COLD, GOES_ON, Ask, Gate, Generation, Ids, Line, Met, Offer, Outcome, joined
-from cache.visit import Visits
-from cache.why import Ghosts, Reason, explain
-
-COMPACTION = "compaction"
-"""Kind of the request that replaces a conversation by its summary."""
+from cache.types import COLD, GOES_ON, Ask, Gate, Ids, Line, Met, Offer, Outcome, joined
+from cache.visit import Visits, base_of
+from cache.why import Reason, explain
 
 
 class Stack:
@@ -36,9 +32,12 @@ class Stack:
         meeting: Meeting = exactly,
         store: Store | None = None,
         grow: Grow = freely,
+        disk: DiskTier | None = None,
+        *,
+        writes: bool = True,
     ) -> None:
-        """Slots of one model may share a store; without one the stack has its own. `grow` is asked
-        before anything is copied.
+        """Slots of one model may share a store, without one the stack has its own, and a disk tier,
+        to which only one `writes`. `grow` is asked before anything is copied.
         """
         self.config = config = config or StackConfig()
         self._model = model
@@ -58,18 +57,31 @@ class Stack:
         """A request is being served: what its guest borrowed can't be given back yet."""
         self.using: Offer | None = None
         """It is being restored: its copies can't be given back."""
-        self._ghosts = Ghosts()
+        self.disk = disk
+        self._writer = DiskWriter(disk, model) if disk is not None and writes else None
+        self._exchange = Exchange(model, config, self.resident, self.park, self.visits)
         self._boundaries: frozenset[int] = frozenset()
 
     def plan(self, ask: Ask) -> Plan:
         """Ask every tier and pick what leaves the least to forward. Changes nothing: a peek."""
-        account = self.resident.account
+        account, cost = self.resident.account, self._model.cost()
         met = self._meeting(account, ask)
-        asked = (self.resident.offer(met), self.park.offer(ask), self.store.offer(ask, account))
+        asked = (
+            self.resident.offer(met),
+            self.park.offer(ask),
+            self.store.offer(ask, account),
+            self.disk.offer(ask, account, cost) if self.disk is not None else None,
+        )
         offers = tuple(offer for offer in asked if offer is not None)
         fitting = [o for o in offers if self._fits(len(o.met.served), ask)]
-        # At equal cost what is in place already comes first.
-        best = min(fitting, key=lambda o: (o.forwarded, o.tier != Resident.name), default=None)
+        # At equal cost what is in place already comes first, and what must be read comes last.
+        best = min(
+            fitting,
+            key=lambda o: (o.cost_s(cost), o.tier != Resident.name, o.read_bytes),
+            default=None,
+        )
+        if best is not None and best.cost_s(cost) >= len(ask.ids) / cost.prefill_tokens_s:
+            best = None  # Reading it would take longer than the whole prompt's prefill.
         served = best.met.served if best else ask.ids
         guest = self.visits.may_enter(served, best)
         return Plan(ask, met, offers, best, guest, self._reason(met, best))
@@ -89,7 +101,7 @@ class Stack:
         return explain(
             best.line if best else COLD,
             met,
-            self._ghosts.shared(met.served),
+            self._exchange.ghosts.shared(met.served),
             account,
             self._model.grid,
             anchored,
@@ -105,44 +117,36 @@ class Stack:
         self.serving, self.using = True, plan.best
         if plan.best is not None and plan.best.tier == Store.name:
             self.store.use(plan.best.entry.snapshot)
-        line = self._enter(plan, tools, system)
+        self._fence(base_of(plan.best))
+        line = self._exchange.enter(plan, tools, system)
         self.using = self.store.in_use = None
         size, cost = len(plan.served), self._model.cost()
         self._boundaries = self.store.boundaries(line.tokens, size, cost, tools + system)
+        if self._writer is not None:
+            clean = self.taint is None and line.gate is Gate.BITS
+            self._writer.begin(plan.ask, plan.served, line.tokens, clean=clean)
         return line
 
-    def _enter(self, plan: Plan, tools: int, system: int) -> Line:
-        resident, ask, line = self.resident, plan.ask, plan.line
-        served, coming = plan.served, self._answers(plan)
-        if plan.guest and self.visits.enter(ask, tools, system, served, plan.best, coming):
-            return line
-        keep = self._keep(plan)
-        if plan.in_place.rows < resident.account.valid:
-            self._ghosts.add(resident.account.ids)
-        if plan.best is not None and plan.best.tier == Park.name:
-            outcome = self.park.restore(plan.best, resident, keep, len(plan.served))
-            if not outcome.ok:
-                line = resident.account.best_line(resident.account.valid) or COLD
-        elif plan.best is not None and plan.best.tier == Store.name:
-            self._bring(plan.best.entry, line, keep, len(plan.served))
-        else:
-            self.park.save(resident, line.tokens, keep, len(plan.served))
-        if line.tokens:
-            resident.restore(line, self._model)
-        else:
-            resident.start_cold(self._model)
-        resident.begin(ask, tools, system, len(plan.served), coming)
-        return line
+    def _fence(self, row: int) -> None:
+        """Rows from `row` on are about to be overwritten."""
+        if self._writer is not None:
+            self._writer.fence(row)
 
     # a turn's progress
 
     def leave(self) -> None:
         """Whoever was served last goes, if it was a guest; before anybody else is asked about."""
+        if self.has_guest:
+            self._fence(self.visits.base)
         self.visits.leave()
+        if self.disk is not None:
+            self.disk.keeper.absorb()
 
     def rest(self) -> None:
         """The request is over; a guest stays until its rows are wanted."""
         self.serving = False
+        if self._writer is not None:
+            self._writer.prefilled()
 
     def passed(self, ids: Ids, stop: int) -> None:
         """The prefill of `ids` has come to `stop`."""
@@ -153,10 +157,14 @@ class Stack:
                 self.store.put("prefix", account, self._model)
             else:
                 self.store.decline("tainted", account)
+        if self._writer is not None:
+            self._writer.passed(stop)
 
     def generates(self, ids: Ids, answer: Sequence[int]) -> None:
         """A generation goes on: `ids` and `answer` are committed, the last token not forwarded."""
         committed = len(ids) + len(answer)
+        if self._writer is not None and not answer:
+            self._writer.prefilled()
         self.park.cover(committed)
         if self.visits.guest is not None:
             self.visits.grows(committed)
@@ -185,55 +193,12 @@ class Stack:
 
     def forget(self) -> None:
         """The engine failed in the middle of a forward: nothing it holds is known to be whole."""
+        self._fence(0)
         if self.visits.guest is not None:
             self.visits.leave(whole=False)
             return
         self.resident.start_cold(self._model)
         self.park.lose_rows()
-
-    # putting aside
-
-    def _bring(self, entry: Standing, line: Line, keep: Kind | None, size: int) -> None:
-        """A snapshot's rows come in place, but for those that are there already."""
-        resident = self.resident
-        self.park.save(resident, entry.base, keep, size)
-        for block in entry.blocks:
-            write_rows(self._model.cache_state(), block)
-        arriving = entry.account.aside(line.tokens, [line.tokens])
-        below = [
-            a for a in resident.account.anchors if a.tokens <= min(entry.base, line.tokens - 1)
-        ]
-        own = list(arriving.anchors)
-        arriving.anchors = Anchors.of(self.config.anchors, [*below, *own])
-        resident.exchange(arriving)
-
-    def _keep(self, plan: Plan) -> Kind | None:
-        """What to keep of the rows in place that this request replaces.
-
-        A compaction replaces its own conversation, of which only the head comes back. A prompt that
-        goes on with more than half of the rows is an edit of the same conversation, and what it
-        left is dead; anything else is another conversation.
-        """
-        account, ask, rows = self.resident.account, plan.ask, plan.in_place.rows
-        if ask.kind == COMPACTION:
-            self.park.forget_session(ask.session)
-            return "pin"
-        if account.kind not in GOES_ON:
-            return None
-        left = account.best_line(rows)
-        if account.valid == (left.tokens if left else 0):
-            return None  # nothing would be read again for want of it
-        other = ask.session is not None and account.session not in (None, ask.session)
-        return "park" if other or 2 * rows < account.valid else None
-
-    def _answers(self, plan: Plan) -> list[Generation]:
-        """The answers that the served prompt has as the rows have them, in place or not."""
-        if plan.best is None:
-            return []
-        entry = plan.best.entry
-        account = self.resident.account if entry is None else entry.account
-        rows = plan.best.met.rows
-        return [answer.up_to(rows) for answer in account.generations if answer.start < rows]
 
     def _wants_checkpoint(self, committed: int, *, begins: bool) -> bool:
         """At a generation's start and every so many tokens; not when its last block ran ahead."""
@@ -283,14 +248,19 @@ class Stack:
         ends = sum(one.account.end is not None for one in here)
         copies = {"anchors": len(anchors) * cost.anchor_bytes, "end": ends * cost.anchor_bytes}
         more = {"park": self.park.held_bytes(), "stash": self.visits.held_bytes()}
-        return rows | copies | more | {"store": self.store.held_bytes()}
+        more["store"] = self.store.held_bytes()
+        if self.disk is not None:
+            more["disk"] = self.disk.held_bytes()
+        return rows | copies | more
 
     def events(self) -> list[CacheEvent]:
         """What the caches have to report since the last call."""
-        return self.store.events()
+        return self.store.events() + (self.disk.events() if self.disk is not None else [])
 
     def check(self) -> None:
         """Integrity of every account; for tests and idle time."""
         self.resident.check(self._model.grid)
         self.park.check(self.resident)
         self.store.check(self._model.grid)
+        if self.disk is not None:
+            self.disk.check()

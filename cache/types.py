@@ -188,11 +188,19 @@ class Offer:
     line: Line
     met: Met
     entry: Any = field(default=None, compare=False, repr=False)
+    read_bytes: int = 0
+    """To be read from a drive."""
+    read_s: float = 0.0
+    """Seconds that is expected to take."""
 
     @property
     def forwarded(self) -> int:
         """Tokens a prefill from there would forward."""
         return len(self.met.served) - self.line.tokens
+
+    def cost_s(self, cost: Cost) -> float:
+        """Seconds until the prompt would be read: from the drive, then at the prefill's rate."""
+        return self.read_s + self.forwarded / cost.prefill_tokens_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from cache.park import Park
 from cache.parked import Parked
 from cache.ports import Model
 from cache.resident import Resident
-from cache.rows import RowBlock, write_rows
+from cache.rows import RowBlock
 from cache.types import GOES_ON, Ask, Generation, Ids, Line, Offer
 
 
 class Elsewhere(Protocol):
-    """A sequence that is not in place: its rows up to `base` are, the others lie in blocks."""
+    """A sequence that is not in place: its rows up to `base` are, `bring` writes the others."""
 
     @property
     def account(self) -> Account: ...
@@ -28,6 +28,8 @@ class Elsewhere(Protocol):
 
     @property
     def blocks(self) -> list[RowBlock]: ...
+
+    def bring(self, model: Model, top: int) -> bool: ...
 
 
 class Visits:
@@ -51,13 +53,13 @@ class Visits:
         self._resident = resident
         self._park = park
         self._stash = Stash(config, model, grow)
-        self._base = 0
-        """The rows below are the resident's as well."""
+        self.base = 0
+        """The guest's rows below are the resident's as well."""
         self.guest: Resident | None = None
 
     def may_enter(self, served: Ids, best: Offer | None) -> bool:
         """Whether a prompt is short enough, beside the rows in place, to borrow some of them."""
-        return self._stash.is_guest(len(served), _base(best), self._resident.account.valid)
+        return self._stash.is_guest(len(served), base_of(best), self._resident.account.valid)
 
     def enter(
         self,
@@ -71,10 +73,14 @@ class Visits:
         """Let the guest in, and the model resume for it; False, with nothing changed, if no room
         is left to copy what it borrows."""
         entry: Elsewhere | None = best.entry if best else None
-        base, valid = _base(best), self._resident.account.valid
+        base, valid = base_of(best), self._resident.account.valid
         blocks = entry.blocks if entry else []
         reach = max([len(served), *(block.stop for block in blocks)])
         if not self._stash.open(base, reach, valid):
+            return False
+        line = best.line if best else None
+        if entry is not None and line is not None and not entry.bring(self._model, line.tokens):
+            self._stash.put_back()
             return False
         anchors = AnchorConfig(budget_bytes=0, newest_kept=1)
         guest = Resident(
@@ -84,17 +90,13 @@ class Visits:
             grow=self._grow,
             shared=lambda: self._resident.copies() | self._resident.shared(),
         )
-        line = best.line if best else None
-        for block in blocks:
-            if line and block.start < line.tokens:
-                write_rows(self._model.cache_state(), block)
         if line:
             guest.exchange(self._account(entry, line, anchors))
             guest.restore(line, self._model)
         else:
             guest.start_cold(self._model)
         guest.begin(ask, tools, system, len(served), coming)
-        self.guest, self._base = guest, base
+        self.guest, self.base = guest, base
         return True
 
     def _account(self, entry: Elsewhere | None, line: Line, anchors: AnchorConfig) -> Account:
@@ -120,7 +122,7 @@ class Visits:
         if guest is None:
             return
         if whole and guest.account.kind in GOES_ON:
-            self._park.admit(guest.account, self._base)
+            self._park.admit(guest.account, self.base)
         self._stash.put_back()
 
     def held_bytes(self) -> int:
@@ -128,7 +130,7 @@ class Visits:
         return self._stash.held_bytes()
 
 
-def _base(best: Offer | None) -> int:
+def base_of(best: Offer | None) -> int:
     """Rows that the guest shares with the rows in place, and does not overwrite."""
     if best is None:
         return 0

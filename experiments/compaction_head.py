@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cache.stack import COMPACTION, Stack
+from cache.exchange import COMPACTION
+from cache.stack import Stack
 from experiments.figure import Curve, Figure
 from experiments.traffic import GIB, Traffic, fresh, head
 from replay.ledger import LedgerRow

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from made_up import MadeUp
 
 from cache.anchors import AnchorConfig
 from cache.config import StackConfig
+from cache.disk.config import DiskConfig
+from cache.disk.open import Identity, open_tier
+from cache.disk.tier import DiskTier
 from cache.guest import GuestConfig
 from cache.journal import Journal, TurnRow
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
+from cache.ports import Clock, Files, Jobs
 from cache.snapshot import StoreConfig
 from cache.stack import Stack
 from cache.store import Store
@@ -74,6 +80,7 @@ def box(
     session_trim: bool = False,
     meeting: Meeting = exactly,
     store: Store | None = None,
+    disk: DiskTier | None = None,
 ) -> Box:
     """A box around an engine, with room for so many anchors; what is not asked for is off."""
     cost = of.cost()
@@ -105,8 +112,37 @@ def box(
         keeps_end=keeps_end,
         checkpoint_tokens=checkpoint_tokens,
     )
-    stack = Stack(of, config, meeting, store)
-    return Box(of, stack, VirtualClock(), SeededJobs(seed), Journal())
+    stack = Stack(of, config, meeting, store, disk=disk)
+    jobs = SeededJobs(seed) if disk is None else disk.keeper.jobs
+    return Box(of, stack, VirtualClock(), jobs, Journal())
+
+
+def plain(fingerprint: str = "f" * 64) -> Identity:
+    """What computes rows, named by hand; nothing else is accepted."""
+    return Identity(fingerprint, lambda files: ())
+
+
+def tier(
+    files: Files,
+    of: Engine,
+    *,
+    jobs: Jobs | None = None,
+    clock: Clock | None = None,
+    identity: Identity | None = None,
+    **settings: Any,
+) -> DiskTier:
+    """The disk tier of a directory; a refusal fails the test."""
+    config = DiskConfig(**{"tokens_min": 1, "floor_bytes": 0, "min_free_bytes": 0} | settings)
+    found = open_tier(
+        files,
+        clock or VirtualClock(),
+        jobs or SeededJobs(0),
+        config,
+        of,
+        identity or plain(),
+    )
+    assert isinstance(found, DiskTier), found
+    return found
 
 
 def forced(answer: Ids, *, accepts: tuple[int, ...] = (), seed: str = "0") -> Forced:

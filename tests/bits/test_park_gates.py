@@ -452,7 +452,7 @@ def test_canary_a_guest_that_borrows_from_the_entrys_base(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     street, short = below_a_base(model)
-    monkeypatch.setattr(visit, "_base", lambda best: best.entry.base)
+    monkeypatch.setattr(visit, "base_of", lambda best: best.entry.base)
     serve(street.on, short, tokens(9, 6), session="t")
     monkeypatch.undo()
     ids = joined(street.texts["b"], tokens(20, 9))

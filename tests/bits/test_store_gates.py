@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support import GRID, MODELS, box, engine, joined, serve, tokens, verifier
 
+from cache import rows as rows_module
 from cache import store as store_module
 from cache.hashing import Hashes, prefix_hashes
 from cache.journal import TurnRow
@@ -213,7 +214,7 @@ def test_canary_comparing_hashes_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("model", ("witness", "made-up"))
 def test_canary_one_row_short(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot whose last row is not brought back."""
-    write = store_module_stack().write_rows
+    write = rows_module.write_rows
 
     def short(state: object, block: RowBlock) -> None:
         if block.stop == 4 * GRID:
@@ -223,7 +224,7 @@ def test_canary_one_row_short(model: str, monkeypatch: pytest.MonkeyPatch) -> No
             block = replace(block, tensors=tensors)
         write(state, block)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store_module_stack(), "write_rows", short)
+    monkeypatch.setattr(rows_module, "write_rows", short)
     with pytest.raises(AssertionError):
         test_a_shared_head_is_a_cold_prefills_bits(model)
 
@@ -254,10 +255,3 @@ def test_canary_a_session_snapshot_under_the_bit_gate(
     monkeypatch.setattr(Store, "put", as_prefix)
     with pytest.raises(AssertionError):
         test_a_short_chat_goes_on_where_it_ended(model)
-
-
-def store_module_stack() -> object:
-    """The module that brings a snapshot's rows in place."""
-    from cache import stack
-
-    return stack

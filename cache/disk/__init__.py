@@ -1,0 +1,1 @@
+"""The disk tier: heads of prompts, as a cold prefill wrote them, on a drive."""

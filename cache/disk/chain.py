@@ -1,0 +1,51 @@
+"""A chain: an entry on the drive beside the rows in place, and how it is brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cache.account import Account
+from cache.anchors import Anchor, AnchorConfig, Anchors, Tensors
+from cache.disk.index import Entry
+from cache.ports import Model
+from cache.rows import RowBlock
+from cache.types import Gate, Ids
+
+Bring = Callable[["Chain", Model], Tensors | None]
+_ONE = AnchorConfig(budget_bytes=0, newest_kept=1)
+
+
+@dataclass(slots=True, eq=False)
+class Chain:
+    """The rows and sections of a prompt at an entry's line; those below `base` are in place."""
+
+    entry: Entry
+    ids: Ids
+    """The prompt's, up to the line."""
+    base: int
+    session: str | None
+    brought: Bring = field(repr=False)
+    sections: Tensors | None = None
+    """Once it was brought."""
+
+    @property
+    def account(self) -> Account:
+        """What is known of its rows."""
+        line = self.entry.line
+        held = () if self.sections is None else (Anchor(line, Gate.BITS, self.sections),)
+        return Account(self.ids, Anchors.of(_ONE, held), line)
+
+    @property
+    def blocks(self) -> list[RowBlock]:
+        """None of its rows lie in memory."""
+        return []
+
+    def bring(self, model: Model, top: int) -> bool:
+        """Read its rows from `base` on into the model's views; False when a file was no good.
+
+        Then rows from `base` on may have been overwritten.
+        """
+        assert top == self.entry.line
+        self.sections = self.brought(self, model)
+        return self.sections is not None

@@ -1,0 +1,194 @@
+"""The reader of the tier: files stream into an engine, each checked before a byte of it does."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from cache.anchors import Tensors
+from cache.disk.index import Entry, chunk_name
+from cache.disk.shapes import ANCHOR, ROWS, Shapes, has_ids, put_chunk
+from cache.disk.staging import Staging
+from cache.format import Bad, Header, Layout, tensors_of, unsealed
+from cache.ports import PAGE, Files, Model, Transfer
+from cache.types import CacheState, Ids
+
+PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+"""Errors that say nothing about the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file that is to be read: an anchor's at a line, or the chunk that ends there."""
+
+    kind: str
+    hash: int
+    stop: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How a reading ended."""
+
+    sections: Tensors | None
+    """Copies of all sections, on the engine's device; None when it failed."""
+    why: str = ""
+    bad: Target | None = None
+    """The file that is no good and has to go."""
+    started: bool = False
+    """Rows were written, or may have been."""
+
+
+class Reader:
+    """Reads an entry's anchor and the chunks above the rows in place.
+
+    While one file is checked and copied, the drive reads the next into the other buffer.
+    """
+
+    def __init__(
+        self, files: Files, shapes: Shapes, accepted: Collection[str], staging: Staging
+    ) -> None:
+        """`accepted` are the fingerprints whose rows are what this engine would compute."""
+        self._files = files
+        self._shapes = shapes
+        self._accepted = accepted
+        self._staging = staging
+
+    def read(self, entry: Entry, ids: Ids, base: int, model: Model) -> Read:
+        """Rows [base, line) into the model's views; the anchor's sections as copies.
+
+        The anchor comes first: when its file is bad, nothing was overwritten.
+        """
+        slots = [slot for _ in range(2) if (slot := self._staging.take()) is not None]
+        try:
+            if len(slots) < 2:
+                return Read(None, "memory")
+            return self._stream(list(self._targets(entry, base)), entry, ids, model, slots)
+        finally:
+            for slot in slots:
+                self._staging.give(slot)
+
+    def _targets(self, entry: Entry, base: int) -> Iterator[Target]:
+        yield Target(ANCHOR, entry.hash, entry.line, entry.name)
+        grid = self._shapes.grid
+        for number, chunk in enumerate(entry.chunks, 1):
+            if number * grid > base:
+                yield Target(ROWS, chunk, number * grid, chunk_name(chunk))
+
+    def _stream(
+        self, targets: list[Target], entry: Entry, ids: Ids, model: Model, slots: list[memoryview]
+    ) -> Read:
+        state = model.cache_state()
+        sections: Tensors | None = None
+        flying = self._begin(targets[0], slots[0])
+        for number, target in enumerate(targets):
+            image = flying.wait()
+            if number + 1 < len(targets) and not isinstance(image, OSError):
+                flying = self._begin(targets[number + 1], slots[(number + 1) % 2])
+            else:
+                flying = _Flight(self._files)
+            started = number > 0
+            if isinstance(image, OSError):
+                bad = None if image.errno in PASSING else target
+                return Read(None, image.strerror or str(image), bad, started)
+            found = self._checked(target, entry, ids, image)
+            if isinstance(found, str):
+                flying.wait()
+                return Read(None, found, target, started)
+            if target.kind == ROWS:
+                put_chunk(found, state, target.stop - self._shapes.grid, target.stop)
+            elif (sections := _copies(found, state)) is None:
+                flying.wait()
+                return Read(None, "memory")
+        return Read(sections)
+
+    def _begin(self, target: Target, slot: memoryview) -> _Flight:
+        flight = _Flight(self._files)
+        flight.begin(target.name, slot)
+        return flight
+
+    def _checked(
+        self, target: Target, entry: Entry, ids: Ids, image: memoryview
+    ) -> list[torch.Tensor] | str:
+        """The file's sections, or why it is not the one that is wanted, whole and unchanged."""
+        header = Header.parse(image)
+        if isinstance(header, Bad):
+            return header.why
+        shapes = self._shapes
+        parts = shapes.rows if target.kind == ROWS else shapes.sections
+        layout = Layout(target.kind, header.meta, parts, shapes.renamed, shapes.absent)
+        if why := self._strange(target, entry, header) or unsealed(header, image, layout):
+            return why
+        tensors = tensors_of(header, image, layout)
+        start = target.stop - shapes.grid
+        if target.kind == ROWS and not has_ids(tensors, ids, start, target.stop):
+            return "it holds other tokens"
+        named = bool((ids[: target.stop] < 0).any())
+        if header.version == 1 and shapes.absent and named:
+            return "it was written before there was room for what such a prompt needs"
+        return tensors
+
+    def _strange(self, target: Target, entry: Entry, header: Header) -> str:
+        """What of its meta is not the wanted file's."""
+        meta = header.meta
+        if meta.get("fingerprint") not in self._accepted:
+            return "it was computed by something else"
+        wanted: dict[str, object] = {"hash": f"{target.hash:016x}", "grid": self._shapes.grid}
+        if target.kind == ROWS:
+            wanted |= {"start": target.stop - self._shapes.grid, "stop": target.stop}
+        else:
+            wanted |= {"line": target.stop, "chunks": [f"{name:016x}" for name in entry.chunks]}
+        return "it is another file" if any(meta.get(k) != v for k, v in wanted.items()) else ""
+
+
+class _Flight:
+    """A file that is being read into a buffer."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._handle: int | None = None
+        self._transfer: Transfer | None = None
+        self._into = memoryview(b"")
+        self._failed: OSError | None = None
+
+    def begin(self, name: str, slot: memoryview) -> None:
+        """Start; a failure comes out of `wait`."""
+        try:
+            size = self._files.size(name)
+            # Whole pages; a file that grew has nothing of ours past the end of the slot.
+            self._into = slot[: min(-(-size // PAGE) * PAGE, len(slot))]
+            self._handle = self._files.open(name)
+            self._transfer = self._files.start_read(self._handle, 0, self._into)
+        except OSError as error:
+            self._failed = error
+
+    def wait(self) -> memoryview | OSError:
+        """What of the file is there."""
+        done = 0
+        try:
+            if self._transfer is not None:
+                done = self._transfer.wait()
+        except OSError as error:
+            self._failed = error
+        try:
+            if self._handle is not None:
+                self._files.close(self._handle)
+        except OSError:
+            pass  # Nothing was written through it.
+        self._handle = self._transfer = None
+        return self._failed or self._into[:done]
+
+
+def _copies(tensors: list[torch.Tensor], state: CacheState) -> Tensors | None:
+    """Copies of an anchor's sections where the state's own lie; None without room for them."""
+    try:
+        return tuple(
+            torch.empty_like(section.tensor).copy_(tensor)
+            for section, tensor in zip(state.sections, tensors, strict=True)
+        )
+    except (MemoryError, RuntimeError):
+        return None

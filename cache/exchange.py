@@ -1,0 +1,131 @@
+"""The exchange: rows in place go aside, those that a plan wants come, from wherever they lie."""
+
+from __future__ import annotations
+
+from cache.account import Account
+from cache.anchors import Anchors
+from cache.config import StackConfig
+from cache.disk.chain import Chain
+from cache.disk.notes import NAME as DISK
+from cache.park import Park
+from cache.parked import Kind
+from cache.plan import Plan
+from cache.ports import Model
+from cache.resident import Resident
+from cache.rows import write_blocks
+from cache.snapshot import Standing
+from cache.store import Store
+from cache.types import COLD, GOES_ON, Generation, Line, common_prefix
+from cache.visit import Visits
+from cache.why import Ghosts
+
+COMPACTION = "compaction"
+"""Kind of the request that replaces a conversation by its summary."""
+
+
+class Exchange:
+    """Acts on plans: the only place where rows of one sequence make way for another's."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: StackConfig,
+        resident: Resident,
+        park: Park,
+        visits: Visits,
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._resident = resident
+        self._park = park
+        self._visits = visits
+        self.ghosts = Ghosts()
+
+    def enter(self, plan: Plan, tools: int, system: int) -> Line:
+        """Let the plan's sequence in and the model resume for it; where it does, which is lower
+        than planned when there was no room to bring rows back, or a file was no good."""
+        resident, ask, line = self._resident, plan.ask, plan.line
+        served, coming = plan.served, self._answers(plan)
+        if plan.guest and self._visits.enter(ask, tools, system, served, plan.best, coming):
+            return line
+        keep = self._keep(plan)
+        if plan.in_place.rows < resident.account.valid:
+            self.ghosts.add(resident.account.ids)
+        line = self._brought(plan, line, keep)
+        if line.tokens:
+            resident.restore(line, self._model)
+        else:
+            resident.start_cold(self._model)
+        resident.begin(ask, tools, system, len(plan.served), coming)
+        return line
+
+    def _brought(self, plan: Plan, line: Line, keep: Kind | None) -> Line:
+        """Rows and sections up to the line are in place, or up to a lower one."""
+        best, resident, size = plan.best, self._resident, len(plan.served)
+        tier = best.tier if best is not None else ""
+        if best is not None and tier == Park.name:
+            outcome = self._park.restore(best, resident, keep, size)
+            if not outcome.ok:
+                return resident.account.best_line(resident.account.valid) or COLD
+        elif best is not None and tier == Store.name:
+            self._bring(best.entry, line, keep, size)
+        elif best is not None and tier == DISK:
+            return self._read(best.entry, line, keep, size)
+        else:
+            self._park.save(resident, line.tokens, keep, size)
+        return line
+
+    def _bring(self, entry: Standing, line: Line, keep: Kind | None, size: int) -> None:
+        """A snapshot's rows come in place, but for those that are there already."""
+        resident = self._resident
+        self._park.save(resident, entry.base, keep, size)
+        write_blocks(self._model.cache_state(), entry.blocks)
+        arriving = entry.account.aside(line.tokens, [line.tokens])
+        below = [
+            a for a in resident.account.anchors if a.tokens <= min(entry.base, line.tokens - 1)
+        ]
+        own = list(arriving.anchors)
+        arriving.anchors = Anchors.of(self._config.anchors, [*below, *own])
+        resident.exchange(arriving)
+
+    def _read(self, chain: Chain, line: Line, keep: Kind | None, size: int) -> Line:
+        """Rows come from files above those in place that are the same; without them it starts from
+        what is in place."""
+        resident = self._resident
+        self._park.save(resident, chain.base, keep, size)
+        resident.cut(chain.base)
+        if chain.bring(self._model, line.tokens):
+            resident.arrived(chain.account)
+            return line
+        return resident.account.best_line(resident.account.valid) or COLD
+
+    def _keep(self, plan: Plan) -> Kind | None:
+        """What to keep of the rows in place that this request replaces.
+
+        A compaction replaces its own conversation, of which only the head comes back. A prompt that
+        goes on with more than half of the rows is an edit of the same conversation, and what it
+        left is dead; anything else is another conversation.
+        """
+        account, ask, rows = self._resident.account, plan.ask, plan.in_place.rows
+        if ask.kind == COMPACTION:
+            self._park.forget_session(ask.session)
+            return "pin"
+        if account.kind not in GOES_ON:
+            return None
+        left = account.best_line(rows)
+        if account.valid == (left.tokens if left else 0):
+            return None  # nothing would be read again for want of it
+        other = ask.session is not None and account.session not in (None, ask.session)
+        return "park" if other or 2 * rows < account.valid else None
+
+    def _answers(self, plan: Plan) -> list[Generation]:
+        """The answers that the served prompt has as the rows have them, in place or not."""
+        if plan.best is None:
+            return []
+        entry, rows = plan.best.entry, plan.best.met.rows
+        account: Account = self._resident.account if entry is None else entry.account
+        if plan.best.tier == DISK:
+            # Files know no answers; the rows in place may hold some of the prompt's.
+            account = self._resident.account
+            rows = common_prefix(account.ids, plan.served)
+        return [answer.up_to(rows) for answer in account.generations if answer.start < rows]
