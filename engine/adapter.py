@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
 from cache.types import CacheState, Cost, Ids, Manifest
+from engine.capture import CAPTURE
 from engine.pictures.encoded import Encoded
 from engine.pictures.picture import Picture
 from engine.pictures.places import Place, places
@@ -35,6 +37,8 @@ class Engine(ABC):
         """Of the prompt that is being read, in the order of their rows."""
         self.encoded: Encoded | None = None
         """What a tower made of pictures, shared by all engines over its weights; None without."""
+        self.device_lock: AbstractContextManager[object] = CAPTURE
+        """What `device_calls` gives. A simulation puts one here that takes its own time."""
 
     # the Model port
 
@@ -72,6 +76,10 @@ class Engine(ABC):
         if length == 0:
             self._clear()
         self._rebuild(length)
+
+    def device_calls(self) -> AbstractContextManager[object]:
+        """Held around calls to the device off the engine's thread; re-entrant."""
+        return self.device_lock
 
     @abstractmethod
     def cache_state(self) -> CacheState:
