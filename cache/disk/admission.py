@@ -38,6 +38,8 @@ def admitted(prompt: Candidate, config: DiskConfig) -> tuple[int, ...]:
         for line, count in zip(prompt.lines, prompt.counts, strict=True)
         if count >= config.admit_after
     ]
+    if not prompt.lines:
+        return ()
     return tuple(sorted({*counted[-1:], *_branches(prompt, config), *_head(prompt, config)}))
 
 
