@@ -41,6 +41,12 @@ def replay(
     seed: Seed = 0,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="folder of the disk tier's files; else they are simulated")
+    ] = None,
+    restart: Annotated[
+        list[str], typer.Option(help="the process ends after so many requests, or percent of them")
+    ] = [],  # noqa: B006
     suffix_dir: SuffixDir = None,
     suffix_scope: Annotated[str, typer.Option(help="of its tokens: all, or outputs")] = "all",
     suffix_readonly: Annotated[
@@ -65,6 +71,8 @@ def replay(
         seed=seed,
         skip_bad=skip_bad,
         as_json=as_json,
+        cache_dir=cache_dir,
+        restarts=restart,
         suffix=suffix,
     )
     raise typer.Exit(status)

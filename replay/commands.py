@@ -23,6 +23,7 @@ from replay.page import render
 from replay.progress import progress
 from replay.readers.detect import read_traces
 from replay.report import duration, print_failures, print_profile, print_summary
+from replay.restarts import restarts_of
 from replay.schedule import Arrivals
 from replay.suffixes import Flags, figures, lines, opened
 from replay.summary import summarise
@@ -64,18 +65,25 @@ def run_replay(
     seed: int,
     skip_bad: bool,
     as_json: bool,
+    cache_dir: Path | None = None,
+    restarts: Sequence[str] = (),
     suffix: Flags | None = None,
 ) -> int:
     """`moorage replay`; returns the exit status, 1 when a gate failed."""
     console = Console(stderr=as_json)
     board = board_of(profile, settings)
+    if cache_dir is not None and not board.disk:
+        raise BadInput("--cache-dir", None, "is for the disk tier, and disk=off")
     share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
     spaced = _arrivals(arrivals)
     traces, skipped = traces_of(names, skip_bad, console, board=board)
     with opened(suffix, traces, board, seed) as store:
-        options = Options(board, model, spaced, users, share, seed, store)
-        ledger, wall_s = replayed(traces, options, out)
-        summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board)
+        ends = restarts_of(restarts, sum(len(trace.requests) for trace in traces))
+        options = Options(board, model, spaced, users, share, seed, store, cache_dir, ends)
+        replay = started(traces, options, out)
+        ledger, wall_s = driven(replay, traces)
+        disk = replay.disk
+        summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board, disk=disk)
         if store is not None:
             summary["suffix"] = figures(store)
     if skip_bad:
@@ -95,20 +103,29 @@ def run_replay(
     return 1 if summary["verified"]["failed"] else 0
 
 
+def started(traces: Sequence[Trace], options: Options, out: Path | None = None) -> Replay:
+    """A replay, with its journal in a report's folder; raises BadInput."""
+    return Replay(traces, options, Journal() if out is None else Journal(_emptied(out)))
+
+
+def driven(replay: Replay, traces: Sequence[Trace]) -> tuple[pd.DataFrame, float]:
+    """Its ledger, with a progress bar, and its wall seconds."""
+    clock = SystemClock()
+    begun_s = clock.mono_s()
+    total = sum(request.prompt_tokens for trace in traces for request in trace.requests)
+    rows: list[LedgerRow] = []
+    with progress("replaying", total, unit="tokens") as advance:
+        for row in replay:
+            rows.append(row)
+            advance(row.prompt + row.unread)
+    return to_frame(rows), clock.mono_s() - begun_s
+
+
 def replayed(
     traces: Sequence[Trace], options: Options, out: Path | None = None
 ) -> tuple[pd.DataFrame, float]:
     """The ledger of a replay, with a progress bar, and its wall seconds."""
-    clock = SystemClock()
-    begun_s = clock.mono_s()
-    journal = Journal() if out is None else Journal(_emptied(out))
-    total = sum(request.prompt_tokens for trace in traces for request in trace.requests)
-    rows: list[LedgerRow] = []
-    with progress("replaying", total, unit="tokens") as advance:
-        for row in Replay(traces, options, journal):
-            rows.append(row)
-            advance(row.prompt + row.unread)
-    return to_frame(rows), clock.mono_s() - begun_s
+    return driven(started(traces, options, out), traces)
 
 
 def write_report(

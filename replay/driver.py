@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from cache.account import Answer
 from cache.budget import LEVELS
 from cache.config import StackConfig
+from cache.disk.notes import NAME as DISK
 from cache.journal import Journal
+from cache.ports import Jobs
 from cache.suffix_store import SuffixStore
 from cache.types import Gate, Ids
 from engine.pictures.patches import stand_in
 from engine.pictures.picture import Picture
 from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
+from replay.bay import Bay
+from replay.diskseen import DiskSeen, DiskUse
 from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
 from replay.models import build, meeting
 from replay.pieces import TracePieces
-from replay.process import Ports, Process
+from replay.process import Ports, Process, Together
+from replay.restarts import Restart
 from replay.schedule import Arrival, Arrivals, Schedule
 from replay.source import Source
 from replay.suffixes import speak_alike
@@ -49,6 +56,10 @@ class Options:
     seed: int = 0
     suffixes: SuffixStore | None = None
     """Where prompts and answers are added; its jobs are the replay's."""
+    cache_dir: Path | None = None
+    """Where the disk tier's files lie; None simulates them."""
+    restarts: tuple[Restart, ...] = ()
+    """Ascending."""
 
 
 @dataclass(slots=True)
@@ -58,6 +69,7 @@ class _Watch:
     held: int = 0
     verdict: Verdict | None = None
     ttft_s: float | None = None
+    restore_s: float = 0.0
 
 
 class Replay:
@@ -80,6 +92,12 @@ class Replay:
         self._live = speak_alike(traces)
         pieces = traces[0].live.pieces if self._live and traces[0].live else TracePieces()
         self._meets = meeting(profile, pieces)
+        clock, seed = self._clock, options.seed
+        assert profile.disk or options.cache_dir is None
+        self._bay = Bay(profile, clock, seed, options.cache_dir) if profile.disk else None
+        self._seen = DiskSeen(self._journal, self._bay.drive) if self._bay is not None else None
+        self._restarts = deque(options.restarts)
+        self._starts = self._deploys = 0
         self._process = self._started()
         self._ideal = Ideal()
         self._tokens: dict[int, TraceTokens] = {}
@@ -88,17 +106,37 @@ class Replay:
         """End anchor's position after each served request."""
 
     def _started(self) -> Process:
-        """Engine and caches made anew."""
-        options = self._options
-        jobs = options.suffixes.jobs if options.suffixes else SeededJobs(options.seed)
+        """Engine and caches made anew, on the files that are there; raises BadInput."""
+        options, jobs, disk = self._options, None, None
         engine = build(options.model, options.profile, options.seed)
-        ports = Ports(self._clock, jobs, self._journal, options.suffixes)
+        if self._bay is not None:
+            disk, jobs = self._bay.open(engine, self._deploys)
+        suffixes = options.suffixes
+        others = suffixes.jobs if suffixes is not None else None
+        if jobs is not None and others is not None:
+            together: Jobs = Together(jobs, others)
+        else:
+            together = jobs or others or SeededJobs(options.seed)
+        ports = Ports(self._clock, together, self._journal, suffixes, disk)
         return Process(engine, options.profile, ports, self._meets, self._policy)
+
+    def _restart(self, count: int) -> None:
+        """End the process where that is asked for; what its jobs had not done by now is lost."""
+        while self._restarts and self._restarts[0].after == count:
+            self._deploys += self._restarts.popleft().deploys
+            self._starts += 1
+            self._process = self._started()
 
     @property
     def box(self) -> Box:
         """What the requests run on."""
         return self._process.box
+
+    @property
+    def disk(self) -> dict[str, Any] | None:
+        """What the disk tier did and holds, in plain numbers; None without one."""
+        disk = self.box.stack.disk
+        return self._seen.figures(disk) if self._seen is not None and disk is not None else None
 
     @property
     def board(self) -> Board:
@@ -107,18 +145,25 @@ class Replay:
 
     def __iter__(self) -> Iterator[LedgerRow]:
         schedule = Schedule(self._traces, self._options.users, self._options.arrivals)
-        for arrival in schedule:
+        for count, arrival in enumerate(schedule):
             self._clock.advance_to(arrival.at_s)
+            # What the drive did while nobody asked for anything.
+            self.box.jobs.pump()
+            self._restart(count)
             yield self._request(arrival, schedule.request(arrival))
             if schedule.ended(arrival, self._clock.mono_s()):
                 self._tokens.pop(arrival.trace, None)
         self.box.jobs.drain()
+        if self.box.stack.disk is not None:
+            self.box.stack.disk.keeper.absorb()
+            for event in self.box.stack.events():
+                self._journal.note(event, self._clock.wall_s())
 
     def _request(self, arrival: Arrival, request: Request) -> LedgerRow:
         name, process = self._traces[arrival.trace].name, self._process
         wait_s = self._clock.mono_s() - arrival.at_s
         if request.prompt_tokens >= process.engine.window:
-            return refused(name, arrival, request, wait_s)
+            return refused(name, arrival, request, wait_s, process=self._starts)
         prompt, saw = self._prompt(request, self._tokens_of(arrival)), _Watch()
         process.board.begins()
         before = Counter(process.budget.counters)
@@ -127,8 +172,8 @@ class Replay:
         process.slots.used(box)
         row, usage = self._journal.rows[-1], process.board.ends()
         if row.retry_after_s is not None:
-            wait = row.retry_after_s
-            return refused(name, arrival, request, wait_s, retry_after_s=wait, usage=usage)
+            more = {"retry_after_s": row.retry_after_s, "process": self._starts}
+            return refused(name, arrival, request, wait_s, usage=usage, **more)
         self._ideal.add(box.stack.rows)
         self._ends[arrival.trace, request.number] = box.stack.end
         gave = process.budget.counters - before
@@ -143,8 +188,16 @@ class Replay:
             failure=verdict.why if verdict else "",
             usage=usage,
             shed={name: gave[f"shed.{name}"] for name in LEVELS},
+            process=self._starts,
+            disk=self._disk_use(saw),
         )
         return served(name, arrival, request, wait_s, row, seen)
+
+    def _disk_use(self, saw: _Watch) -> DiskUse | None:
+        disk = self.box.stack.disk
+        if self._seen is None or disk is None:
+            return None
+        return self._seen.use(disk, saw.restore_s)
 
     def _serve(
         self, box: Box, arrival: Arrival, request: Request, prompt: Prompt, saw: _Watch
@@ -165,8 +218,12 @@ class Replay:
         had = 0
         for event in events:
             match event:
-                case Resumed(_, plan):
+                case Resumed(line, plan):
+                    saw.restore_s = self._clock.mono_s() - begun_s
                     saw.held = self._ideal.reusable(plan.served)
+                    if plan.best is not None and plan.best.tier == DISK:
+                        # An earlier replay into the same directory may have held more.
+                        saw.held = max(saw.held, line.tokens)
                 case Chunk(done) if request.aborted_after == 0 and done < len(prompt.ids):
                     # Nobody recorded how far the prefill was; let it be one chunk on.
                     events.close()

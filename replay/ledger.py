@@ -12,13 +12,15 @@ from cache.budget import LEVELS
 from cache.journal import TurnRow
 from cache.types import Gate
 from cache.why import Why
+from replay.diskseen import DiskUse
 from replay.schedule import Arrival
 from replay.trace import Request
 from sim.board import Usage
 
 CAUSES = (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.REPLACED)
-HOLDERS = ("rows", "anchors", "end", "park", "stash", "store", "encoded")
-"""What holds memory: rows in place, copies of the sections, what is put aside, what is kept."""
+HOLDERS = ("rows", "anchors", "end", "park", "stash", "store", "encoded", "disk")
+"""What holds memory: rows in place, copies of the sections, what is put aside, what is kept, and
+the disk tier's buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class LedgerRow:
     held_stash: int = 0
     held_store: int = 0
     held_encoded: int = 0
+    held_disk: int = 0
     """Bytes after it. The rows lie in the engine's own buffers, all others beside them."""
     reserve: int = 0
     """Freed blocks after it that went back to no driver."""
@@ -111,6 +114,19 @@ class LedgerRow:
     shed_park: int = 0
     shed_pin: int = 0
     """Bytes that caches gave back for it."""
+    process: int = 0
+    """Restarts before it."""
+    restore_s: float = 0.0
+    """Seconds until its prefill could begin, most of them waiting for the drive."""
+    disk_read: int = 0
+    disk_written: int = 0
+    """Board bytes since the request before."""
+    disk_held: int = 0
+    """Bytes of the disk tier's files after it."""
+    disk_anchors: int = 0
+    disk_drops: int = 0
+    disk_gone: int = 0
+    """Anchors written and not written, and what went from the drive, since the request before."""
 
 
 def refused(
@@ -121,6 +137,7 @@ def refused(
     *,
     retry_after_s: int | None = None,
     usage: Usage | None = None,
+    process: int = 0,
 ) -> LedgerRow:
     """The row of a request whose prompt does not fit the window, or not now the memory."""
     return LedgerRow(
@@ -138,6 +155,7 @@ def refused(
         extends=request.extends,
         no_room=retry_after_s is not None,
         retry_after_s=retry_after_s or 0,
+        process=process,
         **memory_columns(usage),
     )
 
@@ -157,6 +175,8 @@ class Served:
     """What the board held meanwhile."""
     shed: Mapping[str, int] = field(default_factory=dict)
     """Bytes given back for it, by level."""
+    process: int = 0
+    disk: DiskUse | None = None
 
 
 def served(
@@ -213,7 +233,17 @@ def served(
         **{f"held_{name}": turn.held_bytes.get(name, 0) for name in HOLDERS},
         **{f"shed_{name}": saw.shed.get(name, 0) for name in LEVELS},
         **memory_columns(saw.usage),
+        process=saw.process,
+        **disk_columns(saw.disk),
     )
+
+
+def disk_columns(use: DiskUse | None) -> dict[str, Any]:
+    """What the disk tier did for a request and before it."""
+    if use is None:
+        return {}
+    names = ("read", "written", "held", "anchors", "drops", "gone")
+    return {"restore_s": use.restore_s} | {f"disk_{name}": getattr(use, name) for name in names}
 
 
 def memory_columns(usage: Usage | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from cache.align import Alignment
 from cache.anchors import AnchorConfig
 from cache.budget import Grow
 from cache.config import StackConfig
+from cache.disk.tier import DiskTier
 from cache.guest import GuestConfig
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
@@ -57,13 +58,18 @@ def verifier(engine: Engine) -> Verifier:
     return WitnessVerifier(engine) if isinstance(engine, Witness) else ColdVerifier(engine)
 
 
-def side_stack(engine: Engine, meeting: Meeting, store: Store, grow: Grow) -> Stack:
-    """The caches of a side slot: its own rows, a few anchors over them, and the box's store."""
+def side_stack(
+    engine: Engine, meeting: Meeting, store: Store, grow: Grow, disk: DiskTier | None = None
+) -> Stack:
+    """The caches of a side slot: its own rows, a few anchors over them, and the box's store.
+
+    It reads the disk tier, and writes and counts nothing.
+    """
     budget_bytes = SIDE_ANCHORS * engine.cost().anchor_bytes
     anchors = AnchorConfig(budget_bytes=budget_bytes, newest_kept=2)
     nothing = ParkConfig(park_bytes=0, pin_bytes=0)
     config = StackConfig(anchors, nothing, GuestConfig(tokens_max=0))
-    return Stack(engine, config, meeting, store, grow)
+    return Stack(engine, config, meeting, store, grow, disk, writes=False)
 
 
 def meeting(profile: Profile, pieces: Pieces) -> Meeting:

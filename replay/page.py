@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from replay.plots import FIGURES, memory_over_time, to_svg
+from replay.plots import FIGURES, drive_over_time, memory_over_time, to_svg
 from replay.report import duration, share
 
 STYLE = """
@@ -35,6 +35,10 @@ def render(title: str, about: str, summary: Mapping[str, Any], ledger: pd.DataFr
     limits = summary["memory"].get("limits")
     if limits and len(served):
         drawn.append(("What lies on the board", memory_over_time(served, limits)))
+    disk = summary["disk"]
+    if disk is not None and len(served):
+        name = "The drive: what lies on it, and what was moved"
+        drawn.append((name, drive_over_time(served, disk["budget_bytes"])))
     figures = "".join(f"<h2>{html.escape(name)}</h2>\n{to_svg(one)}\n" for name, one in drawn)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -57,6 +61,7 @@ def _cards(summary: Mapping[str, Any]) -> str:
         ("first token, p99", duration(summary["ttft_s"]["p99"]), ""),
         ("resumed at the end", f"{summary['end_resumes']:,} of {summary['followups']:,}", ""),
         *_memory_cards(summary),
+        *_disk_cards(summary),
         ("checked", f"{verified['checked']:,}", ""),
         ("gates that failed", f"{verified['failed']:,}", "bad" if verified["failed"] else ""),
     ]
@@ -75,6 +80,17 @@ def _memory_cards(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if summary["no_room"]:
         cards.append(("refused, no memory", f"{summary['no_room']:,}", ""))
     return cards
+
+
+def _disk_cards(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    disk = summary["disk"]
+    if disk is None:
+        return []
+    failed = sum(disk["failed_restores"].values())
+    return [
+        ("read back from the drive", f"{disk['hits']:,}", "bad" if failed else ""),
+        ("written to the drive", f"{disk['written_bytes'] / 1e9:.1f} GB", ""),
+    ]
 
 
 def _kinds(served: pd.DataFrame) -> str:

@@ -23,6 +23,7 @@ COLOURS = {
     "evicted": "#edae49",
     "unanchored": "#8d6a9f",
     "replaced": "#d1495b",
+    "disk.grid": "#66a182",
 }
 MORE = ("#2a7f9e", "#edae49", "#d1495b", "#66a182", "#8d6a9f", "#3d5a6c", "#c98bb9", "#7a7a4b")
 
@@ -111,6 +112,7 @@ HELD_COLOURS = {
     "stash": "#edae49",
     "store": "#66a182",
     "encoded": "#c98bb9",
+    "disk": "#7a7a4b",
     "reserve": "#dfe4e6",
 }
 """What lies on the board beside weights and buffers, the dearest to lose at the bottom."""
@@ -165,6 +167,29 @@ def _fullest(ledger: pd.DataFrame, most: int) -> pd.DataFrame:
         return ordered
     slices = pd.cut(ordered["begun_s"], most, labels=False)
     return ordered.loc[ordered.groupby(slices)["peak"].idxmax()]
+
+
+def drive_over_time(ledger: pd.DataFrame, budget_bytes: int) -> Figure:
+    """Gigabytes of heads on the drive, and what was written and read by then."""
+    figure, axes = _figure()
+    ordered = ledger.assign(begun_s=ledger["arrival_s"] + ledger["wait_s"])
+    ordered = ordered.sort_values("begun_s", kind="stable")
+    hours = ordered["begun_s"] / 3600
+    for name, label, colour in (
+        ("held", "on the drive", "#66a182"),
+        ("written", "written so far", "#3d5a6c"),
+        ("read", "read so far", "#2a7f9e"),
+    ):
+        column = ordered[f"disk_{name}"]
+        gb = (column if name == "held" else column.cumsum()) / 1e9
+        axes.step(hours, gb, where="post", label=label, color=colour)
+    if 1.5 * axes.get_ylim()[1] >= budget_bytes / 1e9:
+        axes.axhline(budget_bytes / 1e9, color="#d1495b", linestyle="--", linewidth=1.1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("hours")
+    axes.set_ylabel("GB")
+    axes.legend(loc="upper left", frameon=False)
+    return figure
 
 
 FIGURES: dict[str, tuple[str, Callable[[pd.DataFrame], Figure]]] = {

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from cache.budget import Budget
 from cache.config import StackConfig
+from cache.disk.tier import DiskTier
 from cache.journal import Journal
 from cache.levels import levels_of
 from cache.meet import Meeting
-from cache.ports import Jobs
+from cache.ports import Job, Jobs
 from cache.stack import Stack
 from cache.suffix_store import SuffixStore
 from engine.adapter import Engine
@@ -32,6 +33,28 @@ class Ports:
     jobs: Jobs
     journal: Journal
     suffixes: SuffixStore | None
+    disk: DiskTier | None = None
+
+
+class Together:
+    """Jobs of two owners, pumped at the same points; what is started here is the first one's."""
+
+    def __init__(self, first: Jobs, other: Jobs) -> None:
+        self._first, self._other = first, other
+
+    def start(self, name: str, job: Job) -> None:
+        """Take a job on."""
+        self._first.start(name, job)
+
+    def pump(self) -> None:
+        """Steps of both."""
+        self._first.pump()
+        self._other.pump()
+
+    def drain(self) -> None:
+        """Return when every job of both has ended; raises what a job raised."""
+        self._first.drain()
+        self._other.drain()
 
 
 class Process:
@@ -54,7 +77,8 @@ class Process:
         self.board = Board(profile, clock, Compute(profile, clock))
         self.budget = Budget(profile.limits, self.board, engine.cost)
         grow = self.budget.grow
-        stack = Stack(engine, policy or stack_config(profile), meets, grow=grow)
+        disk = ports.disk
+        stack = Stack(engine, policy or stack_config(profile), meets, grow=grow, disk=disk)
         self.box = Box(
             engine, stack, clock, ports.jobs, ports.journal, self.board, budget=self.budget
         )
@@ -63,7 +87,7 @@ class Process:
             self.box,
             profile.side_slots,
             profile.side_window,
-            lambda side: side_stack(side, meets, stack.store, grow),
+            lambda side: side_stack(side, meets, stack.store, grow, disk),
         )
         self.board.holds(self._held)
         self.budget.over(levels_of([(b.stack, b.engine) for b in self.slots], engine.encoded))
@@ -72,12 +96,12 @@ class Process:
         self.verifiers = {box.slot: verifier(box.engine) for box in self.slots}
 
     def _held(self) -> Mapping[str, int]:
-        """Bytes by cache over all slots, which share the store."""
+        """Bytes by cache over all slots, which share the store and the disk tier."""
         held = Counter(self.box.stack.held_bytes())
         if self.engine.encoded is not None:
             held["encoded"] = self.engine.encoded.held_bytes()
         for box in self.slots:
             if box is not self.box:
                 sizes = box.stack.held_bytes()
-                held.update({name: size for name, size in sizes.items() if name != "store"})
+                held.update({n: size for n, size in sizes.items() if n not in ("store", "disk")})
         return held

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cache.why import Why
+from replay.diskseen import disk_lines
 from sim.profile import Profile
 
 MEANING = {
@@ -86,6 +87,11 @@ def _print_lines(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("peak", _sizes(peaks))
     for label, text in memory_lines(summary):
         table.add_row(label, text)
+    if summary["disk"] is not None:
+        for label, text in disk_lines(summary["disk"]):
+            table.add_row(label, text)
+    if summary["restarts"]:
+        table.add_row("restarts", f"{summary['restarts']:,}")
     table.add_row(
         "replayed in",
         f"{duration(summary['wall_s'])}, {summary['prompt_tokens_per_wall_s'] / 1e6:.2f} M prompt "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,12 @@ from sim.profile import Profile
 
 
 def summarise(
-    ledger: pd.DataFrame, *, wall_s: float, seed: int, board: Profile | None = None
+    ledger: pd.DataFrame,
+    *,
+    wall_s: float,
+    seed: int,
+    board: Profile | None = None,
+    disk: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fields of `moorage replay --json`.
 
@@ -21,12 +27,17 @@ def summarise(
     `by_source` shares out the cached tokens by the line they were resumed at, `by_why` the re-read
     ones by cause. `ttft_s` runs from the start of the prefill, `wait_s` is the queue before it.
     `peak_bytes` has the most each cache held after any request, the largest workspace, and the most
-    that the driver had given out at once (`total`).
+    that the driver had given out at once (`total`). `disk` is what `Replay.disk` gives: with it,
+    the bytes count what was written after the last request too.
     """
     served = ledger[~ledger["over_window"] & ~ledger["no_room"]]
     checked = served[served["checked"].notna()]
     totals = {f"{name}_tokens": int(served[name].sum()) for name in ("prompt", "cached")}
     totals |= {f"{name}_tokens": int(served[name].sum()) for name in ("forwarded", "new", "reread")}
+    moved = {
+        name: int(ledger[f"disk_{name}"].sum()) if disk is None else disk[f"{name}_bytes"]
+        for name in ("read", "written")
+    }
     return {
         "requests": len(ledger),
         "over_window": int(ledger["over_window"].sum()),
@@ -47,8 +58,11 @@ def summarise(
         "wait_s": quantiles(served["wait_s"]),
         "prefill_s": float(served["prefill_s"].sum()),
         "decode_s": float(served["decode_s"].sum()),
-        "written_bytes": {"tier": 0, "spill": 0},
-        "read_bytes": 0,
+        "restarts": int(ledger["process"].max()) if len(ledger) else 0,
+        "restore_s": float(served["restore_s"].sum()),
+        "written_bytes": {"tier": moved["written"], "spill": 0},
+        "read_bytes": moved["read"],
+        "disk": None if disk is None else dict(disk),
         "verified": {
             "checked": len(checked),
             "failed": int((checked["failure"] != "").sum()),

@@ -33,7 +33,14 @@ def caches_of(board: Profile) -> Claims:
         "stash": board.stash_bytes,
         "pool: parked and pinned": board.park_bytes + board.pin_bytes,
         "side slots' copies": board.side_slots * (SIDE_ANCHORS + board.end_anchor) * copy,
+        "the disk tier's buffers": staging_of(board),
     }
+
+
+def staging_of(board: Profile) -> int:
+    """Two buffers for anchors and two for chunks to be written, two for either to be read."""
+    chunk, anchor = board.grid * board.row_bytes, board.anchor_bytes
+    return board.disk * 2 * (anchor + chunk + max(anchor, chunk))
 
 
 def copies_of(board: Profile) -> Claims:

@@ -35,7 +35,9 @@ def test_every_budget_of_the_board_is_in_it() -> None:
     base = worst_of(BOARD)
     anchors = BOARD.resident_bytes // BOARD.anchor_bytes
     copies = (anchors + 1 + 2) * BOARD.anchor_bytes
-    assert sum(caches_of(BOARD).values()) == copies + int(11.5 * GIB)
+    buffers = 4 * BOARD.anchor_bytes + 2 * BOARD.grid * BOARD.row_bytes
+    assert sum(caches_of(BOARD).values()) == copies + buffers + int(11.5 * GIB)
+    assert worst_of(replace(BOARD, disk=False)).resting_bytes == base.resting_bytes - buffers
     for name in ("park", "pin", "stash", "store", "encoded"):
         more = replace(BOARD, **{f"{name}_bytes": getattr(BOARD, f"{name}_bytes") + GIB})
         assert worst_of(more).resting_bytes == base.resting_bytes + GIB

@@ -1,0 +1,129 @@
+"""The drive bay: the disk tier's files and the drive they lie on, which outlive every process"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from cache.direct import DirectFiles
+from cache.disk.config import DAY_S, DiskConfig
+from cache.disk.open import Identity, Refusal, open_tier
+from cache.disk.shapes import ANCHOR, ROWS, Shapes
+from cache.disk.tier import DiskTier
+from cache.ports import PAGE, Files
+from engine.adapter import Engine
+from replay.bad import BadInput
+from sim.clock import VirtualClock
+from sim.drive import Drive, Rates
+from sim.driven_files import DrivenFiles, Weigh
+from sim.files import SimFiles
+from sim.profile import Profile
+from sim.timed_jobs import TimedJobs, TimedLock
+
+ROOT = Path(__file__).parents[1]
+"""Where a manifest's paths begin."""
+
+
+class Bay:
+    """Opens the tier of one directory for every process that a replay starts, one after another."""
+
+    def __init__(
+        self, profile: Profile, clock: VirtualClock, seed: int, directory: Path | None = None
+    ) -> None:
+        """Without a directory the files are simulated. Raises BadInput for one that is no good."""
+        self._profile = profile
+        self._clock = clock
+        self._seed = seed
+        self._place = str(directory) if directory is not None else "the simulated drive"
+        self._files: Files = SimFiles(logs=False) if directory is None else _opened(directory)
+        rates = Rates(
+            profile.drive_write_bytes_s, profile.drive_read_bytes_s, profile.drive_fsync_s
+        )
+        self.drive = Drive(rates)
+        self._driven: DrivenFiles | None = None
+        self._starts = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Board bytes of everything in the directory."""
+        return self._driven.held_bytes() if self._driven is not None else 0
+
+    @property
+    def said(self) -> str:
+        """Why a real directory's files go through the page cache; "" while none had to."""
+        return self._files.said if isinstance(self._files, DirectFiles) else ""
+
+    def open(self, engine: Engine, deploys: int) -> tuple[DiskTier, TimedJobs]:
+        """The tier for a process that starts now, and the jobs it writes in; raises BadInput.
+
+        The process before it has ended: what its jobs had not done is left as it was. After
+        another number of `deploys` other code computes the rows. A start takes no time: how long
+        an engine takes to load is no cache's matter.
+        """
+        profile, clock = self._profile, self._clock
+        if self._driven is not None:
+            self._driven.abandon()
+        weigh = weights(engine)
+        self._driven = DrivenFiles(self._files, self.drive, clock, weigh, profile.drive_bytes)
+        jobs = TimedJobs(clock, self._seed + self._starts)
+        self._starts += 1
+        chunk_s = profile.grid * profile.row_bytes / profile.device_copy_bytes_s
+        engine.device_lock = TimedLock(clock, chunk_s)
+        identity = identity_of(engine, deploys)
+        with clock.aside(clock.mono_s()):
+            tier = open_tier(self._driven, clock, jobs, disk_config(profile), engine, identity)
+        if isinstance(tier, Refusal):
+            name = f"/{tier.name}" if tier.name else ""
+            raise BadInput(f"{self._place}{name}", None, tier.why)
+        return tier, jobs
+
+
+def _opened(directory: Path) -> Files:
+    """A real directory around the page cache, made private; raises BadInput."""
+    place = str(directory)
+    try:
+        files = DirectFiles(directory)
+        if why := files.unfit():
+            raise BadInput(place, None, why)
+        files.make_private()
+    except OSError as error:
+        raise BadInput(place, None, f"cannot be used: {error.strerror}") from None
+    return files
+
+
+def identity_of(engine: Engine, deploys: int) -> Identity:
+    """What computes this engine's rows; a deploy in a replay counts as other code."""
+    manifest = engine.manifest()
+    code = {name: sha256((ROOT / name).read_bytes()).hexdigest() for name in manifest.files}
+    knobs = sorted(manifest.knobs.items()), sorted(manifest.libraries.items())
+    told = repr((sorted(code.items()), knobs, manifest.weights, manifest.grid, deploys))
+    return Identity(sha256(told.encode()).hexdigest(), lambda files: ())
+
+
+def weights(engine: Engine) -> Weigh:
+    """What real bytes of a tier's file stand for: the board's rows are larger than those moved.
+
+    A page alone is a header, and weighs what it is.
+    """
+    shapes = Shapes(engine, "")
+
+    def weigh(name: str, nbytes: int) -> int:
+        kind = name.removesuffix(".tmp").rpartition(".")[2]
+        if nbytes <= PAGE or kind not in (ROWS, ANCHOR):
+            return nbytes
+        return shapes.weight(kind, nbytes)
+
+    return weigh
+
+
+def disk_config(profile: Profile) -> DiskConfig:
+    """The tier's settings of a board."""
+    return DiskConfig(
+        budget_bytes=profile.disk_bytes,
+        ttl_s=profile.disk_ttl_days * DAY_S,
+        min_free_bytes=profile.disk_min_free_bytes,
+        admit_after=profile.disk_admit_after,
+        head_anchors=profile.disk_head_anchors,
+        branches=profile.disk_branches,
+        tokens_min=profile.disk_tokens_min,
+    )
