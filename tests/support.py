@@ -81,6 +81,7 @@ def box(
     meeting: Meeting = exactly,
     store: Store | None = None,
     disk: DiskTier | None = None,
+    writes: bool = True,
 ) -> Box:
     """A box around an engine, with room for so many anchors; what is not asked for is off."""
     cost = of.cost()
@@ -112,7 +113,7 @@ def box(
         keeps_end=keeps_end,
         checkpoint_tokens=checkpoint_tokens,
     )
-    stack = Stack(of, config, meeting, store, disk=disk)
+    stack = Stack(of, config, meeting, store, disk=disk, writes=writes)
     jobs = SeededJobs(seed) if disk is None else disk.keeper.jobs
     return Box(of, stack, VirtualClock(), jobs, Journal())
 
