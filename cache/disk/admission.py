@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cache.disk.config import DiskConfig
 
@@ -38,18 +39,16 @@ def admitted(prompt: Candidate, config: DiskConfig) -> tuple[int, ...]:
         for line, count in zip(prompt.lines, prompt.counts, strict=True)
         if count >= config.admit_after
     ]
-    if not prompt.lines:
-        return ()
     return tuple(sorted({*counted[-1:], *_branches(prompt, config), *_head(prompt, config)}))
 
 
 def _branches(prompt: Candidate, config: DiskConfig) -> list[int]:
     """The longest lines whose count falls at the next, in the head that sessions can share."""
     stop = prompt.first_answer or prompt.size
-    following = [*prompt.counts[1:], 0]
+    # The last line is no fork: where this prompt ends, nobody went on differently from it.
     falls = [
         line
-        for line, count, after in zip(prompt.lines, prompt.counts, following, strict=True)
+        for line, (count, after) in zip(prompt.lines, pairwise(prompt.counts), strict=False)
         if count >= config.admit_after and count > after and line <= stop
     ]
     return falls[-config.branches :] if config.branches else []
