@@ -11,8 +11,18 @@ class Counts:
     """How often each line, named by the hash of the prefix up to it, was read cold."""
 
     def __init__(self, lines_max: int) -> None:
-        self.lines_max = lines_max
+        self._lines_max = lines_max
         self._counts: OrderedDict[int, int] = OrderedDict()
+
+    @property
+    def lines_max(self) -> int:
+        """Lines that are remembered at most."""
+        return self._lines_max
+
+    @lines_max.setter
+    def lines_max(self, lines_max: int) -> None:
+        self._lines_max = lines_max
+        self._trim()
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -35,7 +45,7 @@ class Counts:
         self._counts.clear()
 
     def _trim(self) -> None:
-        while len(self._counts) > self.lines_max:
+        while len(self._counts) > self._lines_max:
             self._counts.popitem(last=False)
 
     # as it lies on the drive
@@ -51,6 +61,6 @@ class Counts:
                 line = int(name, 16)
             except ValueError:
                 continue
-            if isinstance(count, int) and count > 0 and 0 <= line < 1 << 64:
+            if type(count) is int and count > 0 and 0 <= line < 1 << 64:
                 self._counts[line] = count
         self._trim()
