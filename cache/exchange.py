@@ -7,6 +7,7 @@ from cache.anchors import Anchors
 from cache.config import StackConfig
 from cache.disk.chain import Chain
 from cache.disk.notes import NAME as DISK
+from cache.disk.tier import DiskTier
 from cache.park import Park
 from cache.parked import Kind
 from cache.plan import Plan
@@ -15,7 +16,7 @@ from cache.resident import Resident
 from cache.rows import write_blocks
 from cache.snapshot import Standing
 from cache.store import Store
-from cache.types import COLD, GOES_ON, Generation, Line, common_prefix
+from cache.types import COLD, GOES_ON, Ask, Generation, Line, common_prefix
 from cache.visit import Visits
 from cache.why import Ghosts
 
@@ -33,18 +34,23 @@ class Exchange:
         resident: Resident,
         park: Park,
         visits: Visits,
+        disk: DiskTier | None,
     ) -> None:
         self._model = model
         self._config = config
         self._resident = resident
         self._park = park
         self._visits = visits
+        self._disk = disk
         self.ghosts = Ghosts()
+        self.tier = Resident.name
+        """What the rows of the last plan that was acted on came from."""
 
     def enter(self, plan: Plan, tools: int, system: int) -> Line:
         """Let the plan's sequence in and the model resume for it; where it does, which is lower
         than planned when there was no room to bring rows back, or a file was no good."""
         resident, ask, line = self._resident, plan.ask, plan.line
+        self.tier = plan.best.tier if plan.best is not None else Resident.name
         served, coming = plan.served, self._answers(plan)
         if plan.guest and self._visits.enter(ask, tools, system, served, plan.best, coming):
             return line
@@ -66,11 +72,13 @@ class Exchange:
         if best is not None and tier == Park.name:
             outcome = self._park.restore(best, resident, keep, size)
             if not outcome.ok:
+                self.tier = Resident.name
                 return resident.account.best_line(resident.account.valid) or COLD
         elif best is not None and tier == Store.name:
             self._bring(best.entry, line, keep, size)
         elif best is not None and tier == DISK:
-            return self._read(best.entry, line, keep, size)
+            self._park.save(resident, best.entry.base, keep, size)
+            return self._read(plan.ask, best.entry)
         else:
             self._park.save(resident, line.tokens, keep, size)
         return line
@@ -88,16 +96,30 @@ class Exchange:
         arriving.anchors = Anchors.of(self._config.anchors, [*below, *own])
         resident.exchange(arriving)
 
-    def _read(self, chain: Chain, line: Line, keep: Kind | None, size: int) -> Line:
-        """Rows come from files above those in place that are the same; without them it starts from
-        what is in place."""
-        resident = self._resident
-        self._park.save(resident, chain.base, keep, size)
+    def _read(self, ask: Ask, chain: Chain) -> Line:
+        """Rows come from files above those in place that are the same.
+
+        When a file is no good the next best entry is tried, on what has come so far; without any
+        it starts from what is in place.
+        """
+        resident, cost, disk = self._resident, self._model.cost(), self._disk
+        assert disk is not None
         resident.cut(chain.base)
-        if chain.bring(self._model, line.tokens):
+        while True:
+            done = chain.bring(self._model, chain.entry.line)
             resident.arrived(chain.account)
-            return line
-        return resident.account.best_line(resident.account.valid) or COLD
+            line = resident.account.best_line(resident.account.valid) or COLD
+            if done:
+                return line
+            self.tier = Resident.name
+            if disk.holds(chain.entry):
+                return line  # Nothing is wrong with it: there was no room, or no file to open.
+            offer = disk.offer(ask, resident.account, cost)
+            if offer is None or offer.read_s >= (offer.line.tokens - line.tokens) / (
+                cost.prefill_tokens_s
+            ):
+                return line
+            chain, self.tier = offer.entry, DISK
 
     def _keep(self, plan: Plan) -> Kind | None:
         """What to keep of the rows in place that this request replaces.

@@ -88,11 +88,11 @@ class Resident:
 
     def arrived(self, account: Account) -> None:
         """Rows above those in place came in: the account's, which starts with what is in place."""
-        own, above = self.account, account.valid
-        own.extend(account.ids, above)
-        lower = [anchor for anchor in own.anchors if anchor.tokens < above]
-        own.anchors = Anchors.of(own.anchors.config, [*lower, *account.anchors])
-        self._anchored = sorted({*self._anchored, *account.anchors.lines})
+        own, lines = self.account, account.anchors.lines
+        own.extend(account.ids, account.valid)
+        others = [anchor for anchor in own.anchors if anchor.tokens not in lines]
+        own.anchors = Anchors.of(own.anchors.config, [*others, *account.anchors])
+        self._anchored = sorted({*self._anchored, *lines})
 
     # a turn's progress
 

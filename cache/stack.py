@@ -59,7 +59,7 @@ class Stack:
         """It is being restored: its copies can't be given back."""
         self.disk = disk
         self._writer = DiskWriter(disk, model) if disk is not None and writes else None
-        self._exchange = Exchange(model, config, self.resident, self.park, self.visits)
+        self._exchange = Exchange(model, config, self.resident, self.park, self.visits, disk)
         self._boundaries: frozenset[int] = frozenset()
 
     def plan(self, ask: Ask) -> Plan:
@@ -217,6 +217,12 @@ class Stack:
     def has_guest(self) -> bool:
         """Whether the current sequence borrows the rows in place."""
         return self.visits.guest is not None
+
+    @property
+    def source(self) -> str:
+        """What the last prompt's rows came from, as a prefix of the line's kind."""
+        tier = self._exchange.tier
+        return "" if tier == Resident.name else f"{tier}."
 
     @property
     def taint(self) -> int | None:

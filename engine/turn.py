@@ -206,7 +206,7 @@ def _row(box: Box, prompt: Prompt, plan: Plan, at: Progress) -> TurnRow:
         _blank(box, prompt),
         prompt=len(plan.served),
         cached=line.tokens,
-        source=plan.source if line == plan.line else line.kind,
+        source=box.stack.source + line.kind,
         guest=at.guest,
         gate=line.gate.name.lower(),
         why=reason.code,

@@ -28,13 +28,16 @@ class Chain:
     brought: Bring = field(repr=False)
     sections: Tensors | None = None
     """Once it was brought."""
+    reached: int | None = None
+    """Rows that are in place since; None before."""
 
     @property
     def account(self) -> Account:
-        """What is known of its rows."""
+        """What is known of its rows; of those in place, once it was brought or that failed."""
         line = self.entry.line
+        rows = line if self.reached is None else self.reached
         held = () if self.sections is None else (Anchor(line, Gate.BITS, self.sections),)
-        return Account(self.ids, Anchors.of(_ONE, held), line)
+        return Account(self.ids[:rows], Anchors.of(_ONE, held), rows)
 
     @property
     def blocks(self) -> list[RowBlock]:
@@ -44,8 +47,9 @@ class Chain:
     def bring(self, model: Model, top: int) -> bool:
         """Read its rows from `base` on into the model's views; False when a file was no good.
 
-        Then rows from `base` on may have been overwritten.
+        Then rows from `base` on may have been overwritten, and those up to `reached` are right.
         """
         assert top == self.entry.line
+        self.reached = self.base
         self.sections = self.brought(self, model)
         return self.sections is not None

@@ -39,8 +39,8 @@ class Read:
     why: str = ""
     bad: Target | None = None
     """The file that is no good and has to go."""
-    started: bool = False
-    """Rows were written, or may have been."""
+    reached: int = 0
+    """Rows that are in place and right."""
 
 
 class Reader:
@@ -66,7 +66,7 @@ class Reader:
         slots = [slot for _ in range(2) if (slot := self._staging.take()) is not None]
         try:
             if len(slots) < 2:
-                return Read(None, "memory")
+                return Read(None, "memory", reached=base)
             return self._stream(list(self._targets(entry, base)), entry, ids, model, slots)
         finally:
             for slot in slots:
@@ -84,6 +84,7 @@ class Reader:
     ) -> Read:
         state = model.cache_state()
         sections: Tensors | None = None
+        reached = targets[1].stop - self._shapes.grid if len(targets) > 1 else entry.line
         flying = self._begin(targets[0], slots[0])
         for number, target in enumerate(targets):
             image = flying.wait()
@@ -91,20 +92,20 @@ class Reader:
                 flying = self._begin(targets[number + 1], slots[(number + 1) % 2])
             else:
                 flying = _Flight(self._files)
-            started = number > 0
             if isinstance(image, OSError):
                 bad = None if image.errno in PASSING else target
-                return Read(None, image.strerror or str(image), bad, started)
+                return Read(None, image.strerror or str(image), bad, reached)
             found = self._checked(target, entry, ids, image)
             if isinstance(found, str):
                 flying.wait()
-                return Read(None, found, target, started)
+                return Read(None, found, target, reached)
             if target.kind == ROWS:
                 put_chunk(found, state, target.stop - self._shapes.grid, target.stop)
+                reached = target.stop
             elif (sections := _copies(found, state)) is None:
                 flying.wait()
-                return Read(None, "memory")
-        return Read(sections)
+                return Read(None, "memory", reached=reached)
+        return Read(sections, reached=reached)
 
     def _begin(self, target: Target, slot: memoryview) -> _Flight:
         flight = _Flight(self._files)

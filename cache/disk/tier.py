@@ -112,6 +112,10 @@ class DiskTier:
                 best = offer
         return best
 
+    def holds(self, entry: Entry) -> bool:
+        """Whether an entry that was offered is still there."""
+        return self.index.entries.get(entry.hash) is entry
+
     def _read_bytes(self, entry: Entry, base: int) -> int:
         above = entry.chunks[base // self.shapes.grid :]
         return entry.nbytes + sum(self.index.chunks[name].nbytes for name in above)
@@ -119,7 +123,7 @@ class DiskTier:
     def _bring(self, chain: Chain, model: Model) -> Tensors | None:
         """Read what a chain lacks; a file that is no good goes, and all that stands on it."""
         entry, session, note = chain.entry, chain.session, self.notes.note
-        if self.index.entries.get(entry.hash) is not entry:
+        if not self.holds(entry):
             return None
         room = self.grow("anchors", model.cost().anchor_bytes)
         if not room or not self._reading.make(self.grow):
@@ -127,6 +131,7 @@ class DiskTier:
             return None
         begun_s, nbytes = self._clock.mono_s(), self._read_bytes(entry, chain.base)
         read = self._reader.read(entry, chain.ids, chain.base, model)
+        chain.reached = read.reached
         if read.sections is None:
             note("fail", session, entry.line, nbytes, read.why)
             if read.bad is not None:

@@ -168,23 +168,26 @@ def test_after_a_damaged_file_the_request_is_served_and_the_head_written_again(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_damaged_chunk_leaves_the_rows_in_place_and_no_more(model: str) -> None:
+@pytest.mark.parametrize("chunk, source", ((3, "grid"), (5, "disk.grid")))
+def test_below_a_damaged_chunk_the_next_best_line_serves(
+    model: str, chunk: int, source: str
+) -> None:
     """Rows above the base were written over before the bad file was met."""
     house = House(model)
     house.session("a")
     house.ends()
     state = house.files.snapshot()
     (entry,) = (entry for entry in house.tier.index if entry.line == 5 * GRID)
-    name = f"{entry.chunks[-1]:016x}.rows"
+    name = f"{entry.chunks[chunk - 1]:016x}.rows"
     state[name] = flipped(state[name], len(state[name]) - 1)
     house.starts(SimFiles(state))
     house.sends(joined(HEAD[: 2 * GRID], tokens(6 * GRID, 8)), kind="title", session="t")
     row = house.session("b")
-    assert (row.source, row.cached) == ("grid", 2 * GRID)
+    assert (row.source, row.cached) == (source, (chunk - 1) * GRID)
     (event,) = house.events("damage")
-    assert event.why.startswith(name) and event.tokens == entry.line
-    house.rests()
-    assert name not in house.files.list() or house.tier.index.chunks[entry.chunks[-1]]
+    assert event.why.startswith(name) and event.tokens == chunk * GRID
+    house.restarts()
+    assert house.session("c").cached == 5 * GRID
 
 
 def flipped(data: bytes, at: int) -> bytes:
