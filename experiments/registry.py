@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -29,6 +29,9 @@ MODULES = {
     "suffix-growth": "experiments.suffix_growth",
     "drafts": "experiments.drafts",
     "memory-night": "experiments.memory_night",
+    "two-folders": "experiments.two_folders",
+    "restart": "experiments.restart",
+    "slow-drive": "experiments.slow_drive",
 }
 
 
@@ -37,7 +40,9 @@ class Experiment:
     """An experiment, as its module says.
 
     A module has NAME, ABOUT (one line) and `run(board)`, or TRACES (names of the traces it replays
-    when none are given) and `run(board, names, skip_bad)`. With `curves(board)` it can be plotted.
+    when none are given) and `run(board, names, skip_bad)`, or the same with READS_TRACES where
+    traces only change what it asks. With `curves(board)` it can be plotted. The disk tier is off,
+    unless the module says DISK: the others ask about the caches in memory.
     """
 
     name: str
@@ -58,8 +63,9 @@ def find(name: str) -> Experiment:
     module = import_module(MODULES[name])
     assert name == module.NAME
     traces: tuple[str, ...] = getattr(module, "TRACES", ())
-
+    disk = getattr(module, "DISK", False)
     drafts = getattr(module, "SUFFIX", False)
+    reads = bool(traces) or getattr(module, "READS_TRACES", False)
 
     def run(
         board: Profile,
@@ -70,9 +76,10 @@ def find(name: str) -> Experiment:
         figures: list[Figure]
         if suffix_dir is not None and not drafts:
             raise BadInput("--suffix-dir", None, f"experiment {name} reads no suffix store")
+        board = board if disk else replace(board, disk=False)
         if drafts:
             figures = module.run(board, names or traces, skip_bad, suffix_dir)
-        elif traces:
+        elif reads:
             figures = module.run(board, names or traces, skip_bad)
         elif names:
             raise BadInput("--traces", None, f"experiment {name} makes its own requests")

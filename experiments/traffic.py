@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from cache.config import StackConfig
+from cache.journal import Journal
 from cache.parked import ParkConfig
 from cache.stack import Stack
 from replay.bad import BadInput
@@ -16,6 +17,7 @@ from replay.driver import Options, Replay
 from replay.ledger import LedgerRow
 from replay.models import stack_config
 from replay.progress import progress
+from replay.restarts import Restart
 from replay.trace import FRESH, SPECIAL, TEXT, WHITESPACE, Header, Parts, Request, Run, Trace
 from sim.profile import Profile
 
@@ -95,14 +97,15 @@ class Traffic:
         board: Profile,
         policy: StackConfig | None = None,
         watch: Callable[[LedgerRow, Stack], None] | None = None,
+        restarts: tuple[Restart, ...] = (),
+        journal: Journal | None = None,
     ) -> list[LedgerRow]:
         """A ledger row a request; raises GateFailed.
 
         `policy` replaces the board's; `watch` sees the caches after every request.
         """
         trace = Trace("made", Header(timing="synthetic"), tuple(self.requests))
-        replay = Replay([trace], Options(board), policy=policy)
-        box = replay.box
+        replay = Replay([trace], Options(board, restarts=restarts), journal, policy)
         total = sum(request.prompt_tokens for request in self.requests)
         rows = []
         with progress("replaying", total, unit="tokens") as advance:
@@ -113,7 +116,7 @@ class Traffic:
                     raise BadInput("--set", None, text)
                 held(row)
                 if watch is not None:
-                    watch(row, box.stack)
+                    watch(row, replay.box.stack)
                 rows.append(row)
                 advance(row.prompt)
         return rows
@@ -138,8 +141,8 @@ def refuse_failures(ledger: pd.DataFrame) -> None:
 
 
 def without_tiers(board: Profile) -> Profile:
-    """The board with the rows in place alone: no guest, no park, no pin, no store."""
-    return replace(board, guest_tokens=0, park_bytes=0, pin_bytes=0, store_bytes=0)
+    """The board with the rows in place alone: no guest, no park, no pin, no store, no drive."""
+    return replace(board, guest_tokens=0, park_bytes=0, pin_bytes=0, store_bytes=0, disk=False)
 
 
 def seeds_policy(board: Profile) -> StackConfig:

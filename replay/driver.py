@@ -125,7 +125,16 @@ class Replay:
         while self._restarts and self._restarts[0].after == count:
             self._deploys += self._restarts.popleft().deploys
             self._starts += 1
+            self._told()
             self._process = self._started()
+
+    def _told(self) -> None:
+        """Journal what a process that ends has not."""
+        stack = self.box.stack
+        if stack.disk is not None:
+            stack.disk.keeper.absorb()
+        for event in stack.events():
+            self._journal.note(event, self._clock.wall_s(), self.box.jobs)
 
     @property
     def box(self) -> Box:
@@ -154,10 +163,8 @@ class Replay:
             if schedule.ended(arrival, self._clock.mono_s()):
                 self._tokens.pop(arrival.trace, None)
         self.box.jobs.drain()
-        if self.box.stack.disk is not None:
-            self.box.stack.disk.keeper.absorb()
-            for event in self.box.stack.events():
-                self._journal.note(event, self._clock.wall_s())
+        self._told()
+        self.box.jobs.drain()
 
     def _request(self, arrival: Arrival, request: Request) -> LedgerRow:
         name, process = self._traces[arrival.trace].name, self._process
