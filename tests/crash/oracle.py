@@ -1,0 +1,151 @@
+"""The oracle: a directory as a crash, a fault or a bad drive left it is opened and used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rig import CONFIG, GRID, PROMPTS, Owed, Recovered, Rig, Used, astray, identity
+
+from cache.disk.config import DiskConfig
+from cache.disk.open import Identity
+from cache.types import Ids
+from sim.crash import Counts, CrashState, Order, crash_states
+from sim.files import SimFiles
+from sim.micro import Op
+from sim.pending import Start
+
+Files = Mapping[str, bytes]
+State = frozenset[tuple[str, bytes]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run of checks came to."""
+
+    name: str
+    states: int = 0
+    checks: int = 0
+    sampled: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """One line for the summary."""
+        sampled = f", {self.sampled} points sampled" if self.sampled else ""
+        found = f"{len(self.violations)} violations{sampled}"
+        return f"{self.name:44} {self.states:6} states {self.checks:6} checks  {found}"
+
+
+@dataclass(slots=True)
+class Oracle:
+    """Checks directories, each once: many crashes leave the same."""
+
+    config: DiskConfig = CONFIG
+    who: Identity = field(default_factory=identity)
+    prompts: Sequence[Ids] = PROMPTS
+    ample: bool = True
+    """The budget has room for all prompts, so that each is served from the drive afterwards."""
+    found: dict[State, Recovered] = field(default_factory=dict)
+    used: dict[State, Used] = field(default_factory=dict)
+
+    def recover(self, state: Files) -> Recovered:
+        """Open it; look what is left; open again; ask; let it write; ask again."""
+        key = frozenset(state.items())
+        if key not in self.found:
+            self.found[key] = self._recovered(dict(state))
+        return self.found[key]
+
+    def _recovered(self, state: dict[str, bytes]) -> Recovered:
+        files = SimFiles(state)
+        try:
+            rig = Rig(files, config=self.config, who=self.who)
+            rig.settle()
+        except Exception as error:
+            # Opening never raises and never refuses: whatever does is the finding.
+            return Recovered(problems=[f"it can't be opened: {type(error).__name__} {error}"])
+        found = Recovered(rig.entries(), rig.counts(), log=list(files.log))
+        found.problems += astray(rig, state)
+        rig.close()
+        found.problems += [f"handle {handle} is open" for handle in files.handles]
+        used = self._used(files.snapshot())
+        found.served = used.served
+        found.problems += used.problems
+        return found
+
+    def _used(self, clean: dict[str, bytes]) -> Used:
+        """What an opened directory is good for; many crashes leave what opens to the same one."""
+        key = frozenset(clean.items())
+        if key not in self.used:
+            used = self.used[key] = Used()
+            try:
+                self._use(clean, used)
+            except Exception as error:
+                used.problems.append(f"it can't be used: {type(error).__name__} {error}")
+        return self.used[key]
+
+    def _use(self, clean: dict[str, bytes], used: Used) -> None:
+        lines = []
+        for ids in self.prompts:
+            rig = Rig(SimFiles(clean), config=self.config, who=self.who)
+            rig.settle()
+            if rig.files.snapshot() != clean:
+                used.problems.append("opening twice changed something")
+            row = rig.ask(ids)
+            lines.append(row.cached if row.source == "disk.grid" else 0)
+            rig.close()
+            used.problems += rig.wrong + astray(rig, clean)
+        used.served = tuple(lines)
+        self._save_all(clean, used)
+
+    def _save_all(self, clean: dict[str, bytes], used: Used) -> None:
+        """Every prompt is asked, then again: it was written, where there is room."""
+        rig = Rig(SimFiles(clean), config=self.config, who=self.who)
+        for again, ids in [(again, ids) for again in (False, True) for ids in self.prompts]:
+            row, line = rig.ask(ids), (len(ids) - 1) // GRID * GRID
+            if again and self.ample and (row.source, row.cached) != ("disk.grid", line):
+                used.problems.append(f"{row.source} {row.cached} served {len(ids)} that was saved")
+            rig.reset()
+        rig.close()
+        used.problems += rig.wrong + astray(rig, clean)
+
+    def judge(self, state: Files, owed: Owed) -> list[str]:
+        """All that is wrong with a directory, of which so much was acknowledged before."""
+        return self.recover(state).against(owed, self.prompts)
+
+    def crashes(
+        self,
+        name: str,
+        start: Files,
+        log: Sequence[Op],
+        order: Order = Order.WEAK,
+        *,
+        since: int = 0,
+        again: bool = False,
+        enough: int = 0,
+    ) -> Tally:
+        """Every crash in a log; with `again` also every crash while the directory is opened after.
+
+        Stops at the first violation past `enough`, where that is given.
+        """
+        tally, counts = Tally(f"{name}, {order}"), Counts()
+        for state in crash_states(Start.of(start), log, order, since=since, counts=counts):
+            self._judged(tally, state, Owed.by(state.notes))
+            if again:
+                self._again(tally, state, order)
+            if enough and len(tally.violations) >= enough:
+                break
+        tally.states, tally.sampled = counts.states, counts.sampled
+        return tally
+
+    def _judged(self, tally: Tally, state: CrashState, owed: Owed) -> None:
+        tally.checks += 1
+        for why in self.judge(state.files, owed):
+            tally.violations.append(f"crash at {state.point}: {why}")
+
+    def _again(self, tally: Tally, state: CrashState, order: Order) -> None:
+        """Crashes while what the first one left is opened."""
+        owed, log = Owed.by(state.notes), self.recover(state.files).log
+        for second in crash_states(Start.of(state.files), log, order):
+            tally.checks += 1
+            for why in self.judge(second.files, owed):
+                tally.violations.append(f"crash at {state.point}, then at {second.point}: {why}")
