@@ -187,7 +187,7 @@ def test_below_a_damaged_chunk_the_next_best_line_serves(
     (event,) = house.events("damage")
     assert event.why.startswith(name) and event.tokens == chunk * GRID
     house.restarts()
-    assert house.session("c").cached == 5 * GRID
+    assert house.session("c").cached >= 4 * GRID  # Written again, as far as buffers were free.
 
 
 def flipped(data: bytes, at: int) -> bytes:
