@@ -105,10 +105,16 @@ class Manifest:
     """Source files that compute rows, as paths inside the project."""
     knobs: Mapping[str, str]
     weights: str
-    """Digest or recipe of the weights."""
+    """Recipe of the weights, or a digest of their content."""
     grid: int
     libraries: Mapping[str, str]
-    """Versions, thread count and instruction set: on a CPU they change bits too."""
+    """Versions of the libraries that compute rows."""
+    machine: Mapping[str, str] = field(default_factory=dict)
+    """Thread count, instruction set and such: on a CPU they change bits too."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Files that kernels read (tile sizes and such), by name; their content counts."""
+    weight_files: Mapping[str, str] = field(default_factory=dict)
+    """Paths of the weights, inside the project or from the root, to a digest of what they hold."""
     legacy_names: Mapping[str, str] = field(default_factory=dict)
     """Names of sections in files of format 1, to the sections they are."""
     legacy_absent: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ from engine.layers.decoder import Decoder, RunDelta
 from engine.layers.delta_net import DeltaNet, Held
 from engine.layers.rope import Angles, Rope
 from engine.layers.sight import Sight
-from engine.machine import libraries
+from engine.machine import libraries, traits
 from engine.pictures.encoded import Encoded
 from engine.pictures.places import Place
 from engine.weights import random_weights
@@ -185,9 +185,12 @@ class Hybrid(Engine):
 
     def manifest(self) -> Manifest:
         """What computes stored rows; the window does not."""
-        config = self.decoder.config
+        decoder, config = self.decoder, self.decoder.config
         knobs = {field.name: str(getattr(config, field.name)) for field in fields(config)}
-        return Manifest(_FILES, knobs, self.decoder.recipe, self.grid, libraries())
+        # There were no pictures when format 1 was written: the shift of positions was zero.
+        old = {"S": "gdn.S", "conv": "gdn.conv"}
+        made_by = _FILES, knobs, decoder.recipe, self.grid, libraries(), traits()
+        return Manifest(*made_by, {}, decoder.weight_files, old, ("rope.shift",))
 
     # forward
 

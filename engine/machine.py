@@ -5,24 +5,32 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 
 def libraries() -> dict[str, str]:
-    """Everything of the platform that changed a row's bits in some measurement, by name.
+    """Versions of the libraries that compute rows: products, and positions and casts of ids."""
+    return {"torch": torch.__version__, "numpy": np.__version__}
+
+
+def traits() -> dict[str, str]:
+    """Everything else of the platform that changed a row's bits in some measurement, by name.
 
     Thread count: float32 products with more than about 1,000 terms split their sums over threads.
     Instruction set: AMX and AVX512_BF16 round bfloat16 products in another order.
     """
-    threads = torch.get_num_threads()
+    threads, capability = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
+    more = {
+        "amx": torch.cpu._is_amx_tile_supported(),
+        "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+    }
     return {
-        "torch": torch.__version__,
         "threads": str(threads),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "amx": str(torch.cpu._is_amx_tile_supported()),
-        "avx512_bf16": str(torch.cpu._is_avx512_bf16_supported()),
+        "instruction set": " ".join([capability, *(name for name, has in more.items() if has)]),
         "onednn": str(torch.backends.mkldnn.enabled),
+        "matmul precision": torch.get_float32_matmul_precision(),
         "probe": probe(threads),
     }
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from cache.fingerprint import weight_digest
 from engine.config import BadCheckpoint, HybridConfig, VisionConfig
 
 Shape = tuple[int, ...]
@@ -37,7 +39,9 @@ class Weights:
     config: HybridConfig
     tensors: Mapping[str, torch.Tensor]
     recipe: str
-    """How to get the same bits again: a seed, or a digest of the content."""
+    """How to get the same bits again: a seed, a digest of the content, or the files."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Paths of the files they were read from, to a digest of each."""
 
 
 def expected_shapes(config: HybridConfig) -> dict[str, Shape]:
@@ -195,12 +199,20 @@ def weights_from(
 def read_safetensors(config: HybridConfig, files: Sequence[str]) -> Weights:
     """Weights from safetensors files that together hold every tensor."""
     tensors: dict[str, torch.Tensor] = {}
+    digests: dict[str, str] = {}
     for file in files:
         try:
             tensors |= load_file(file)
+            digests[file] = file_digest(file)
         except (SafetensorError, OSError) as error:
             raise BadCheckpoint(f"{file}: {str(error).splitlines()[0]}") from error
-    return weights_from(config, tensors)
+    return replace(weights_from(config, tensors, "files"), files=digests)
+
+
+def file_digest(path: str) -> str:
+    """Size and content of a weights file, a large one's sampled. Raises OSError."""
+    data = np.memmap(path, np.uint8, "r")
+    return weight_digest(len(data), lambda offset, nbytes: data[offset : offset + nbytes].tobytes())
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -99,9 +99,10 @@ class Witness(Engine):
         return self._cost or Cost(row_bytes=32, anchor_bytes=40)
 
     def manifest(self) -> Manifest:
-        """This file and the hash it uses."""
-        files = ("cache/hashing.py", "engine/witness.py")
-        return Manifest(files, {"vocab": str(self.vocab)}, "none", self.grid, {})
+        """The files that write rows; whole numbers come out alike on any machine."""
+        files = ("cache/hashing.py", "engine/adapter.py", "engine/witness.py")
+        knobs = {"vocab": str(self.vocab)}
+        return Manifest(files, knobs, "none", self.grid, {"numpy": np.__version__})
 
     def twin(self, window: int) -> Witness:
         """Another empty witness."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
-from engine.machine import libraries, probe
+from engine.machine import libraries, probe, traits
 
 
 @pytest.fixture
@@ -25,18 +26,28 @@ def settings() -> Iterator[None]:
 
 
 def test_the_same_machine_gives_the_same_answer(settings: None) -> None:
-    before = libraries()
+    before = traits()
     probe.cache_clear()
-    assert libraries() == before
-    assert before["torch"] == torch.__version__
+    assert traits() == before
+    assert libraries() == {"torch": torch.__version__, "numpy": np.__version__}
 
 
 def test_thread_count_is_part_of_it(settings: None) -> None:
     torch.set_num_threads(1)
-    one = libraries()
+    one = traits()
     torch.set_num_threads(2)
-    two = libraries()
+    two = traits()
     assert (one["threads"], two["threads"]) == ("1", "2")
+
+
+def test_matmul_precision_and_onednn_are_part_of_it(settings: None) -> None:
+    before = traits()
+    torch.set_float32_matmul_precision("medium")
+    torch._C._set_mkldnn_enabled(False)
+    after = traits()
+    torch.set_float32_matmul_precision(before["matmul precision"])
+    assert before["matmul precision"] != after["matmul precision"] == "medium"
+    assert (before["onednn"], after["onednn"]) == ("True", "False")
 
 
 def test_probe_sees_a_kernel_that_no_version_names(settings: None) -> None:

@@ -85,7 +85,11 @@ def test_files_read_back_to_the_same_bits(tmp_path: Path) -> None:
     save_file({name: tensors[name] for name in names[9:]}, files[1])
     read = read_safetensors(CONFIG, files)
     assert digest(read.tensors) == digest(tensors)
-    assert read.recipe == f"sha256 {digest(tensors)}"
+    assert read.recipe == "files" and sorted(read.files) == files
+    sizes = [Path(file).stat().st_size for file in files]
+    digests = [read.files[file] for file in files]
+    assert digests[0] != digests[1]
+    assert [text.startswith(f"{n} bytes") for text, n in zip(digests, sizes, strict=True)]
 
 
 def test_multimodal_names_extra_tensors_and_cast() -> None:

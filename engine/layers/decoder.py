@@ -45,7 +45,7 @@ class Decoder:
     def __init__(self, weights: Weights) -> None:
         config, tensors = weights.config, weights.tensors
         self.config = config
-        self.recipe = weights.recipe
+        self.recipe, self.weight_files = weights.recipe, weights.files
         self._embed = tensors["model.embed_tokens.weight"]
         self._head = self._embed if config.tie_embeddings else tensors["lm_head.weight"]
         self._norm = centred(tensors["model.norm.weight"], config.rms_eps)
