@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cache.format import Layout, Part
-from cache.ports import PAGE, Model
+from cache.ports import Model
 from cache.types import CacheState, Ids
 
 ROWS, ANCHOR = "rows", "anchor"
@@ -77,7 +77,9 @@ class Shapes:
         """A staging buffer for any file of this kind, with up to `chunks` chunks below."""
         if kind == ROWS:
             return self.chunk(0, self.grid).nbytes
-        return self.anchor(0, chunks * self.grid, [0] * chunks).nbytes + PAGE  # Packages' names.
+        # A character beyond the basic plane takes the most JSON.
+        packages = [PACKAGE_CHARS * "\U0010ffff"] * PACKAGES
+        return self.anchor(0, chunks * self.grid, [0] * chunks, packages).nbytes
 
 
 def fill_chunk(
