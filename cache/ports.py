@@ -107,7 +107,10 @@ class Files(Protocol):
         """Begin to write all of `data` at `offset`; one transfer at a time on a handle."""
 
     def start_read(self, handle: int, offset: int, into: memoryview) -> Transfer:
-        """Begin to fill `into` from `offset`; one transfer at a time on a handle."""
+        """Begin to fill `into` from `offset`; one transfer at a time on a handle.
+
+        What `into` holds behind the bytes moved may have changed too.
+        """
 
     def fsync(self, handle: int) -> None:
         """The file's bytes are on the drive. A failure must not be retried: drop the file."""

@@ -37,7 +37,7 @@ class Moving:
         """Bytes moved, fewer than asked only at a file's end. Raises OSError when it failed."""
         self._done.wait()
         if self._error is not None:
-            raise copy.copy(self._error)
+            raise copy.copy(self._error)  # What is raised holds the frames it came through.
         return self._moved
 
 
@@ -89,4 +89,3 @@ def _send_home(waiting: _Queue, threads: int) -> None:
 def _work(waiting: _Queue) -> None:
     while (moving := waiting.get()) is not None:
         moving.run()
-        del moving  # Else its result would live until the next one comes.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+SPOILED = b"\xa5"
+"""What is behind the bytes of a short read: file systems differ, so nobody may rely on it."""
+
 
 class Moved:
     """Holds its buffer to the rule that nobody touches it before `wait`.
@@ -16,11 +19,13 @@ class Moved:
         buffer: memoryview,
         arrive: Callable[[], None],
         *,
-        found: bytes = b"",
+        found: bytes | None = None,
         moved: int = 0,
         error: OSError | None = None,
     ) -> None:
-        """`found` comes into the buffer at `wait`; `arrive` lets the transfer's time pass."""
+        """`found` comes into the buffer at `wait`, and what lies behind it is spoiled; None is a
+        write. `arrive` lets the transfer's time pass.
+        """
         self._buffer, self._before = buffer, bytes(buffer)
         self._arrive: Callable[[], None] | None = arrive
         self._found, self._moved, self._error = found, moved, error
@@ -32,8 +37,8 @@ class Moved:
             self._arrive = None
             assert self._buffer == self._before, "a buffer was touched before its transfer ended"
             self._before = b""
-            if self._found:
-                self._buffer[: len(self._found)] = self._found
+            if self._found is not None:
+                self._buffer[:] = self._found.ljust(len(self._buffer), SPOILED)
         if self._error is not None:
             raise OSError(*self._error.args)
         return self._moved

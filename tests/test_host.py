@@ -8,7 +8,9 @@ import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,29 @@ def test_a_failed_transfer_says_so_to_whoever_waits_and_stops_no_other(tmp_path:
     handle = files.open("a")
     assert files.start_write(handle, 0, data).wait() == len(data)
     files.close(handle)
+
+
+def test_a_failed_transfer_holds_nothing_of_whoever_waited(tmp_path: Path) -> None:
+    class Image:
+        """In memory of its own until nobody holds it."""
+
+    files = OsFiles(tmp_path)
+    handle = files.create("a")
+
+    def waits() -> weakref.ref[Image]:
+        image, moving = Image(), files.start_read(handle, -PAGE, files.buffer(1))
+        with suppress(OSError):
+            moving.wait()
+        return weakref.ref(image)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert waits()() is None
+    finally:
+        gc.enable()
+    files.close(handle)
+    files.close_all()
 
 
 def test_the_threads_of_transfers_end_with_them(tmp_path: Path) -> None:

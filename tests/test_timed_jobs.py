@@ -104,6 +104,19 @@ def test_a_step_that_is_not_due_is_not_taken() -> None:
     assert clock.mono_s() == 8.0
 
 
+def test_a_drain_waits_for_what_comes_after_a_jobs_last_step() -> None:
+    clock = VirtualClock()
+    jobs = TimedJobs(clock, 0)
+
+    def closes() -> Iterator[None]:
+        yield
+        clock.charge(3.0)
+
+    jobs.start("closes", closes())
+    jobs.drain()
+    assert clock.mono_s() == 3.0
+
+
 def test_a_broken_job_names_itself_and_is_gone() -> None:
     clock = VirtualClock()
     jobs = TimedJobs(clock, 0)
@@ -189,7 +202,12 @@ def test_copies_of_two_jobs_come_one_after_the_other_and_after_a_long_hold() -> 
     assert ends == [3.0, 5.0] and clock.mono_s() == 0.0
     clock.charge(6.0)
     with lock:
-        clock.charge(4.0)  # A capture.
+        pass  # A fence.
+    with clock.aside(5.5), lock:
+        assert clock.mono_s() == 5.5, "kept out by a hold of no time"
+    clock.charge(2.0)
+    with lock:
+        clock.charge(2.0)  # A capture.
     with clock.aside(7.0):
         with lock:
             assert clock.mono_s() == 10.0
