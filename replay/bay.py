@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from pathlib import Path
 
 from cache.direct import DirectFiles
 from cache.disk.config import DAY_S, DiskConfig
-from cache.disk.open import Identity, Refusal, open_tier
+from cache.disk.open import Refusal, open_tier
 from cache.disk.shapes import ANCHOR, ROWS, Shapes
 from cache.disk.tier import DiskTier
 from cache.ports import PAGE, Files
 from engine.adapter import Engine
+from engine.identity import identity_of
 from replay.bad import BadInput
 from sim.clock import VirtualClock
 from sim.drive import Drive, Rates
@@ -19,9 +19,6 @@ from sim.driven_files import DrivenFiles, Weigh
 from sim.files import SimFiles
 from sim.profile import Profile
 from sim.timed_jobs import TimedJobs, TimedLock
-
-ROOT = Path(__file__).parents[1]
-"""Where a manifest's paths begin."""
 
 
 class Bay:
@@ -69,7 +66,8 @@ class Bay:
         self._starts += 1
         chunk_s = profile.grid * profile.row_bytes / profile.device_copy_bytes_s
         engine.device_lock = TimedLock(clock, chunk_s)
-        identity = identity_of(engine, deploys)
+        # A deploy in a replay stands for other code.
+        identity = identity_of(engine, more={"deploys": str(deploys)} if deploys else None)
         with clock.aside(clock.mono_s()):
             tier = open_tier(self._driven, clock, jobs, disk_config(profile), engine, identity)
         if isinstance(tier, Refusal):
@@ -89,15 +87,6 @@ def _opened(directory: Path) -> Files:
     except OSError as error:
         raise BadInput(place, None, f"cannot be used: {error.strerror}") from None
     return files
-
-
-def identity_of(engine: Engine, deploys: int) -> Identity:
-    """What computes this engine's rows; a deploy in a replay counts as other code."""
-    manifest = engine.manifest()
-    code = {name: sha256((ROOT / name).read_bytes()).hexdigest() for name in manifest.files}
-    knobs = sorted(manifest.knobs.items()), sorted(manifest.libraries.items())
-    told = repr((sorted(code.items()), knobs, manifest.weights, manifest.grid, deploys))
-    return Identity(sha256(told.encode()).hexdigest(), lambda files: ())
 
 
 def weights(engine: Engine) -> Weigh:
