@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from cache.disk.config import DiskConfig
@@ -174,7 +175,7 @@ class Keeper:
         for entry in self.index:
             entry.used_s = now_s
             match uses.get(f"{entry.hash:016x}") if isinstance(uses, dict) else None:
-                case [int(hits), float(used_s)] if hits >= 0:
+                case [int(hits), float(used_s)] if 0 <= hits < 1 << 53 and isfinite(used_s):
                     # A clock that was ahead must not keep an entry for ever.
                     entry.hits, entry.used_s = hits, min(used_s, now_s)
 
