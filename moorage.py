@@ -137,6 +137,34 @@ def experiment(
 
 
 @app.command()
+def fingerprint(
+    places: Annotated[
+        list[str], typer.Argument(help="folders of the disk tier, or records of theirs: one or two")
+    ] = [],  # noqa: B006
+    model: Annotated[str, typer.Option(help="witness or random")] = "witness",
+    profile: ProfileName = "spark-27b",
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int, typer.Option("--seed", help="decides a random model's weights")] = 0,
+    adopt_from: Annotated[
+        list[str], typer.Option(help="a folder this tree lay in before", metavar="DIR")
+    ] = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Print what computes rows here; or what is apart between a folder's files and this, or two."""
+    from replay.fingerprints import run_fingerprint
+
+    run_fingerprint(
+        places,
+        model=model,
+        profile=profile,
+        settings=settings,
+        seed=seed,
+        adopt_from=adopt_from,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def record(
     upstream: Annotated[str, typer.Option(help="base URL of an OpenAI-compatible server")],
     out: Annotated[Path, typer.Option(help="file to append exchanges to")],
