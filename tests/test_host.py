@@ -119,6 +119,17 @@ def test_short_writes_and_reads_are_gone_on_with(
     files.close(handle)
 
 
+def test_a_drive_that_takes_nothing_is_an_error_not_a_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    files = OsFiles(tmp_path)
+    handle = files.create("a")
+    with pytest.raises(OSError, match="takes nothing"):
+        files.write(handle, 0, b"x")
+    files.close(handle)
+
+
 def test_a_transfer_runs_beside_the_caller_and_beside_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
