@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from cache import saving as saving_module
+from cache.direct import DirectFiles
 from cache.format import (
     Bad,
     Header,
@@ -29,6 +31,7 @@ from cache.format import (
     unsealed,
     write_record,
 )
+from cache.host import OsFiles
 from cache.ports import PAGE, Files
 from sim.files import SimFiles
 
@@ -98,6 +101,23 @@ def test_a_saved_file_is_whole_under_its_name_alone() -> None:
     header = read_header(files, "x.rows")
     assert isinstance(header, Header)
     assert unsealed(header, image, Layout("rows", header.meta, PARTS)) == ""
+
+
+@pytest.mark.parametrize("kind", [OsFiles, DirectFiles, lambda _: SimFiles()])
+def test_any_files_give_back_what_was_saved(kind: Callable[[Path], Files], tmp_path: Path) -> None:
+    files = kind(tmp_path / "d")
+    image = image_of(files, 5, {"chunks": ["f" * 16] * 900})
+    assert save_now(files, "x.rows", image) == "" == write_record(files, "counts", "counts", {})
+    header = read_header(files, "x.rows")
+    assert isinstance(header, Header)
+    into = files.buffer(header.nbytes)
+    handle = files.open("x.rows")
+    assert files.start_read(handle, 0, into[: header.nbytes]).wait() == header.nbytes
+    files.close(handle)
+    layout = Layout("rows", header.meta, PARTS)
+    assert unsealed(header, into, layout) == "" and into[: header.nbytes] == image
+    assert layout.tensors(into)[0].eq(5).all()
+    assert read_record(files, "counts", "counts") == {} and files.list() == ["counts", "x.rows"]
 
 
 def test_every_step_reaches_the_drive_before_the_next_may_count_on_it() -> None:
