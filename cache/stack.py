@@ -84,7 +84,7 @@ class Stack:
             best = None  # Reading it would take longer than the whole prompt's prefill.
         served = best.met.served if best else ask.ids
         guest = self.visits.may_enter(served, best)
-        return Plan(ask, met, offers, best, guest, self._reason(met, best))
+        return Plan(ask, met, offers, best, guest, self._reason(met, best, offers))
 
     def _fits(self, size: int, ask: Ask) -> bool:
         """Whether a prompt served as `size` tokens leaves room for its answer."""
@@ -93,8 +93,9 @@ class Stack:
         room = min(self.config.answer_room, ask.answer_max if left >= ask.answer_max else left // 2)
         return size < window and size + max(room, min(ask.answer_min, left)) <= window
 
-    def _reason(self, met: Met, best: Offer | None) -> Reason:
+    def _reason(self, met: Met, best: Offer | None, offers: Sequence[Offer]) -> Reason:
         """Why the best line is no higher, in the sequence that it belongs to."""
+        unread = [o.line.tokens for o in offers if o.read_bytes and o is not best]
         account, anchored = self.resident.account, self.resident.anchored_below(met.limit)
         if best is not None and best.entry is not None:
             account, met, anchored = best.entry.account, best.met, best.line.tokens
@@ -105,6 +106,7 @@ class Stack:
             account,
             self._model.grid,
             anchored,
+            max(unread, default=0),
         )
 
     def restore(self, plan: Plan, tools: int, system: int) -> Line:

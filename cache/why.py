@@ -28,6 +28,8 @@ class Why(StrEnum):
     """The shared rows go on through an answer, where a generation leaves no grid anchors."""
     REPLACED = "replaced"
     """Rows that matched further were overwritten by another prompt."""
+    SLOW = "slow"
+    """A later line lies on the drive, and reading it takes longer than forwarding up to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,20 @@ class Ghosts:
         self._tokens -= len(ids)
 
 
-def explain(line: Line, met: Met, ghost: int, account: Account, grid: int, anchored: int) -> Reason:
+def explain(
+    line: Line,
+    met: Met,
+    ghost: int,
+    account: Account,
+    grid: int,
+    anchored: int,
+    slow: int = 0,
+) -> Reason:
     """Why the best line of a sequence is no higher than it is.
 
     `met` is how far the prompt goes on with the sequence, `ghost` the same for rows that are gone,
-    and `anchored` the highest line at or below the shared rows that ever had an anchor.
+    `anchored` the highest line at or below the shared rows that ever had an anchor, and `slow` the
+    line on a drive that was not worth its reading.
     """
     shared, reach = met.rows, met.limit
     best = max(line.tokens, min(anchored, reach))
@@ -87,7 +98,8 @@ def explain(line: Line, met: Met, ghost: int, account: Account, grid: int, ancho
     causes = {
         Why.EVICTED: best - line.tokens,
         Why.GRID if rest < grid else Why.UNANCHORED: rest,
-        Why.REPLACED: min(ghost, len(met.served) - 1) - reach,
+        Why.REPLACED: min(ghost, len(met.served) - 1) - max(reach, slow),
+        Why.SLOW: slow - reach,
     }
     lost = {cause: tokens for cause, tokens in causes.items() if tokens > 0}
     region = account.region(shared) if shared < account.valid else None

@@ -28,6 +28,7 @@ MEND = {
     Why.GRID: "resume at the end of the generation, or at checkpoints inside it",
     Why.EVICTED: "more anchors, or anchors kept where prompts part",
     Why.UNANCHORED: "checkpoints while generating",
+    Why.SLOW: "a faster drive, or one with less to write",
     Why.REPLACED: "keep the other conversation: a parked copy in memory, or one on the drive",
 }
 

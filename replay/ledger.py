@@ -17,7 +17,7 @@ from replay.schedule import Arrival
 from replay.trace import Request
 from sim.board import Usage
 
-CAUSES = (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.REPLACED)
+CAUSES = (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.SLOW, Why.REPLACED)
 HOLDERS = ("rows", "anchors", "end", "park", "stash", "store", "encoded", "disk")
 """What holds memory: rows in place, copies of the sections, what is put aside, what is kept, and
 the disk tier's buffers."""
@@ -59,6 +59,7 @@ class LedgerRow:
     reread_grid: int = 0
     reread_evicted: int = 0
     reread_unanchored: int = 0
+    reread_slow: int = 0
     reread_replaced: int = 0
     ideal: int = 0
     """What an unlimited, token-exact cache would have reused: prompt - new."""
@@ -210,6 +211,7 @@ def served(
         reread_grid=causes[Why.GRID],
         reread_evicted=causes[Why.EVICTED],
         reread_unanchored=causes[Why.UNANCHORED],
+        reread_slow=causes[Why.SLOW],
         reread_replaced=causes[Why.REPLACED],
         ideal=ideal,
         output=turn.output,
@@ -270,7 +272,7 @@ def reread_by_cause(turn: TurnRow, ideal: int) -> Mapping[Why, int]:
     left = ideal - turn.cached
     assert left >= 0, f"resumed at {turn.cached}, past the {ideal} tokens ever held"
     causes = dict.fromkeys(CAUSES, 0)
-    for cause in (Why.GRID, Why.EVICTED, Why.UNANCHORED):
+    for cause in (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.SLOW):
         causes[cause] = min(left, turn.lost.get(cause, 0))
         left -= causes[cause]
     causes[Why.GRID if turn.parted_at >= ideal else Why.REPLACED] += left

@@ -22,6 +22,7 @@ COLOURS = {
     "end": "#2a7f9e",
     "evicted": "#edae49",
     "unanchored": "#8d6a9f",
+    "slow": "#7a7a4b",
     "replaced": "#d1495b",
     "disk.grid": "#66a182",
 }

@@ -17,6 +17,7 @@ MEANING = {
     Why.GRID: "from the nearest grid line to the parting or the prompt's end",
     Why.EVICTED: "an anchor that was there had been evicted",
     Why.UNANCHORED: "inside an answer, which carries no anchors",
+    Why.SLOW: "on the drive, and slower to read than to forward",
     Why.REPLACED: "another prompt had overwritten the rows",
 }
 

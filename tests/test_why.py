@@ -28,11 +28,17 @@ def grid(tokens: int) -> Line:
 
 
 def why(
-    line: Line, shared: int, *, ghost: int = 0, rows: int = 1_200, anchored: int = -1
+    line: Line,
+    shared: int,
+    *,
+    ghost: int = 0,
+    rows: int = 1_200,
+    anchored: int = -1,
+    slow: int = 0,
 ) -> Reason:
     top = line.tokens if anchored < 0 else anchored
     met = Met(shared, shared, np.zeros(10_001, np.int32))
-    return explain(line, met, ghost, account(rows), 64, top)
+    return explain(line, met, ghost, account(rows), 64, top, slow)
 
 
 def test_a_follow_up_at_the_end_lost_nothing() -> None:
@@ -72,6 +78,13 @@ def test_a_replaced_conversation() -> None:
     assert reason.code is Why.REPLACED
     assert reason.held == 5_000
     assert reason.lost == {Why.GRID: 44, Why.REPLACED: 4_700}
+
+
+def test_a_line_on_a_drive_that_is_too_slow() -> None:
+    reason = why(grid(256), 300, ghost=5_000, slow=4_096)
+    assert reason.code is Why.SLOW
+    assert reason.lost == {Why.GRID: 44, Why.REPLACED: 904, Why.SLOW: 3_796}
+    assert Why.SLOW not in why(grid(256), 300, slow=256).lost
 
 
 def test_something_new() -> None:

@@ -75,9 +75,9 @@ class Work:
 
     def record(self, meta: Mapping[str, Any]) -> None:
         """Write the counts; a record that waits to be written is replaced by a newer one."""
-        waits, self._record = self._record is not None, meta
-        if not waits:
-            self._todo.append(self._write_record)
+        self._record = meta
+        # The job may be taking the older one this very moment: whoever finds none does nothing.
+        self._todo.append(self._write_record)
 
     # steps
 

@@ -296,7 +296,8 @@ def test_an_entry_is_taken_only_when_reading_it_is_cheaper_than_the_prefill() ->
     for read_bytes_s, source in ((rate / 2, "cold"), (rate * 2, "disk.grid")):
         house.settings["read_bytes_s"] = read_bytes_s
         house.restarts()
-        assert house.session(f"at {read_bytes_s}").source == source
+        row = house.session(f"at {read_bytes_s}")
+        assert (row.source, row.why == "slow") == (source, source == "cold")
 
 
 def test_an_injected_package_names_the_entry_it_lies_in() -> None:
