@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cache.disk.config import DiskConfig
@@ -46,6 +47,8 @@ class _Found:
     useless: dict[str, str]
     """Files of ours that go, and why."""
     foreign: list[str]
+    unread: list[str]
+    """Files that the drive would not read just now: what may stand on them stays."""
 
 
 def open_tier(
@@ -66,9 +69,14 @@ def open_tier(
         lock = _claim(files)
         if isinstance(lock, Refusal):
             return lock
-        names = files.list()
     except OSError as error:
         return Refusal("", f"cannot be used: {error.strerror or error}")
+    try:
+        names = files.list()
+    except OSError as error:
+        with suppress(OSError):
+            files.close(lock)
+        return Refusal("", f"cannot be listed: {error.strerror or error}")
     fingerprints = frozenset({identity.fingerprint, *identity.accepts(files)})
     shapes = Shapes(model, identity.fingerprint)
     found = _look(files, names, fingerprints, shapes)
@@ -107,7 +115,7 @@ def _look(
     files: Files, names: Sequence[str], fingerprints: Collection[str], shapes: Shapes
 ) -> _Found:
     """Read every header."""
-    found = _Found({}, {}, [])
+    found = _Found({}, {}, [], [])
     for name in names:
         plain = name.removesuffix(TMP)
         if not (_DATA.fullmatch(plain) or _RECORDS.fullmatch(plain)):
@@ -119,7 +127,9 @@ def _look(
             if isinstance(header, Bad):
                 if header.foreign or header.future:
                     found.foreign.append(name)
-                elif not header.error:  # Else the drive may read it another time.
+                elif header.error:
+                    found.unread.append(name)
+                else:
                     found.useless[name] = header.why
             elif why := _useless(header, match.group(1), match.group(2), fingerprints, shapes):
                 found.useless[name] = why
@@ -150,11 +160,14 @@ def _index(found: _Found, shapes: Shapes) -> Index:
         if header.kind == ROWS:
             nbytes = shapes.weight(ROWS, header.nbytes)
             index.add_chunk(Chunk(int(name[:16], 16), header.meta["stop"], nbytes))
+    lonely: dict[str, str] = {}
     for name, header in found.headers.items():
         if header.kind == ANCHOR and not _entered(index, name, header, shapes):
-            found.useless[name] = "a chunk below it is missing"
+            lonely[name] = "a chunk below it is missing"
     for name in index.orphans(list(index.chunks)):
-        found.useless[name] = "no anchor reads it"
+        lonely[name] = "no anchor reads it"
+    if not found.unread:
+        found.useless |= lonely
     return index
 
 
