@@ -89,6 +89,7 @@ def test_what_the_cache_cannot_explain_was_replaced() -> None:
         Why.GRID: 36,
         Why.EVICTED: 0,
         Why.UNANCHORED: 0,
+        Why.SLOW: 0,
         Why.REPLACED: 400,
     }
     # The last token of a prompt sent again.
