@@ -6,7 +6,7 @@ from isal import isal_zlib
 
 
 def crc32(data: bytes | memoryview, before: int = 0) -> int:
-    """CRC-32 of `data`, as zlib.crc32 gives it, six times as fast; lets other threads run.
+    """CRC-32 of `data`, as zlib.crc32 gives it, several times as fast; lets other threads run.
 
     With `before`, the checksum of what came before it, that of both together.
     """

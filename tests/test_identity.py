@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -189,7 +190,8 @@ def test_a_lost_file_of_the_manifest_is_an_error(tree: Tree) -> None:
 # manifests
 
 
-def imported(path: str) -> set[str]:
+@cache
+def imported(path: str) -> frozenset[str]:
     """A module of the tree and all of engine/ and cache/ that it imports, itself or through them.
 
     What is listed as no row's is not followed.
@@ -207,7 +209,7 @@ def imported(path: str) -> set[str]:
                 names = [f"{module}.py", *(f"{module}/{alias.name}.py" for alias in node.names)]
                 ours = [n for n in names if n.startswith(("engine/", "cache/"))]
                 todo += [n for n in ours if (ROOT / n).exists()]
-    return found
+    return frozenset(found)
 
 
 ENGINES: dict[str, Engine] = {
@@ -218,7 +220,7 @@ PICTURES = {f"engine/pictures/{name}.py" for name in ("encoded", "picture", "pla
 """Which every engine's base knows, and only one with a tower reads."""
 
 
-def amiss(path: str, files: set[str]) -> set[str]:
+def amiss(path: str, files: set[str]) -> frozenset[str]:
     """What computes rows of the engine and is not listed, and what is and does not."""
     own = imported(path)
     return (own if "engine/layers/vision.py" in own else own - PICTURES) ^ files
