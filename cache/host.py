@@ -27,8 +27,9 @@ class SystemClock:
 
     def mono_s(self) -> float:
         """Seconds from an arbitrary start; never falls."""
+        last_s = self._last_s  # Read first: another thread may ask meanwhile.
         now = time.monotonic()
-        assert now >= self._last_s, "the monotonic clock fell"
+        assert now >= last_s, "the monotonic clock fell"
         self._last_s = now
         return now
 
@@ -144,7 +145,12 @@ class OsFiles:
 
     def buffer(self, nbytes: int) -> memoryview:
         """Page-aligned memory of whole pages, at least `nbytes`, for transfers to work on."""
-        return memoryview(mmap.mmap(-1, max(1, -(-nbytes // PAGE)) * PAGE))
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        made = mmap.mmap(-1, max(1, -(-nbytes // PAGE)) * PAGE, flags=private)
+        with suppress(OSError):  # A kernel without huge pages.
+            # A transfer pins every page: with huge ones a drive was read up to twice as fast.
+            made.madvise(mmap.MADV_HUGEPAGE)
+        return memoryview(made)
 
     def start_write(self, handle: int, offset: int, data: memoryview) -> Moving:
         """Begin to write all of `data` at `offset`, on a thread of these files."""
