@@ -152,7 +152,7 @@ class Prefix:
         """The prefix at the start of `first`, if this program can read what follows."""
         start = bytes(first[:_PREFIX_BYTES])
         if not start.startswith(MAGIC):
-            return Bad("no file of moorage", foreign=True)
+            return _without_magic(start)
         if len(start) < _PREFIX_BYTES:
             return Bad("its header is cut off")
         _, version, lines, json_bytes, json_crc = _CHECKED.unpack_from(start)
@@ -165,6 +165,15 @@ class Prefix:
         if not version or not fits or (version == 1 and lines != 1) or any(start[_PREFIX.size :]):
             return Bad("its header is damaged")
         return Prefix(version, lines * PAGE, json_bytes, json_crc)
+
+
+def _without_magic(start: bytes) -> Bad:
+    """A file that does not begin as ours do: somebody else's, unless the rest says otherwise."""
+    checked = MAGIC + start[len(MAGIC) : _CHECKED.size]
+    ours = len(start) == _PREFIX_BYTES and crc32(checked) == _PREFIX.unpack_from(start)[-1]
+    if ours:
+        return Bad("its first bytes are damaged")
+    return Bad("no file of moorage", foreign=True)
 
 
 def lines_for(json_bytes: int) -> int:

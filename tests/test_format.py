@@ -286,6 +286,19 @@ def test_a_foreign_file_is_told_from_damage(data: bytes) -> None:
     assert isinstance(found, Bad) and found.foreign and not found.future
 
 
+def test_a_file_of_ours_without_its_magic_is_damaged_and_not_foreign() -> None:
+    """Whatever stands there instead: the prefix's checksum tells whose it was."""
+    whole = forged({"any": "thing"})
+    for at in range(8):
+        for bit in range(8):
+            data = bytearray(whole)
+            data[at] ^= 1 << bit
+            found = Header.parse(bytes(data))
+            assert isinstance(found, Bad) and not found.foreign and not found.future
+    found = Header.parse(bytes(8) + whole[8:])
+    assert isinstance(found, Bad) and not found.foreign
+
+
 ENTRY = {"name": "a", "dtype": "int16", "shape": [2], "offset": PAGE, "nbytes": 4, "crc": "0" * 8}
 WHOLE = {"kind": "rows", "meta": {}, "nbytes": 2 * PAGE, "sections": [ENTRY]}
 
