@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -181,7 +182,13 @@ def _described(part: Part) -> str:
 def read_header(files: Files, name: str) -> Header | Bad:
     """The header of a file that has all its bytes; of those only the header's are read."""
     try:
-        size, handle = files.size(name), files.open(name)
+        size = files.size(name)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return Bad("no file of moorage, but a link, a directory or such", foreign=True)
+        return Bad(f"cannot be read: {said(error)}", error=said(error))
+    try:
+        handle = files.open(name)
         try:
             first = files.read(handle, 0, PAGE)
             prefix = Prefix.parse(first)

@@ -128,7 +128,7 @@ class Files(Protocol):
         """Remove a name."""
 
     def size(self, name: str) -> int:
-        """Bytes in a file."""
+        """Bytes in a file; EINVAL for a link, a directory and whatever else is no file."""
 
     def exists(self, name: str) -> bool:
         """Whether the name is there."""

@@ -15,7 +15,7 @@ from cache.disk.tier import DiskTier
 from cache.disk.work import COUNTS, code_of
 from cache.format import Bad, Header, read_header, read_record, write_record
 from cache.ports import Clock, Files, Jobs, Model
-from cache.saving import TMP
+from cache.saving import TMP, said
 
 MARKER, LOCK = "moorage-disk", "lock"
 _DATA = re.compile(r"([0-9a-f]{16})\.(rows|anchor)")
@@ -70,13 +70,13 @@ def open_tier(
         if isinstance(lock, Refusal):
             return lock
     except OSError as error:
-        return Refusal("", f"cannot be used: {error.strerror or error}")
+        return Refusal("", f"cannot be used: {said(error)}")
     try:
         names = files.list()
     except OSError as error:
         with suppress(OSError):
             files.close(lock)
-        return Refusal("", f"cannot be listed: {error.strerror or error}")
+        return Refusal("", f"cannot be listed: {said(error)}")
     fingerprints = frozenset({identity.fingerprint, *identity.accepts(files)})
     shapes = Shapes(model, identity.fingerprint)
     found = _look(files, names, fingerprints, shapes)
@@ -96,12 +96,16 @@ def _claim(files: Files) -> int | Refusal:
         # A crash may have come between the directory and its marker.
         others = [name for name in names if name != MARKER + TMP]
         if others:
-            why = f"holds {others[0]}, which is no disk tier's: give it a folder of its own"
+            first = others[0] if others[0].isprintable() else ascii(others[0])
+            why = f"holds {first}, which is no disk tier's: give it a folder of its own"
             return Refusal("", why)
     marker = read_record(files, MARKER, MARKER) if MARKER in names else Bad("there is none")
     if isinstance(marker, Bad) and (marker.foreign or marker.future):
         return Refusal(MARKER, f"is no disk tier's marker: {marker.why}")
-    lock = files.lock(LOCK)
+    try:
+        lock = files.lock(LOCK)
+    except OSError as error:
+        return Refusal(LOCK, f"cannot be locked: {said(error)}")
     if lock is None:
         return Refusal(LOCK, "another process uses this directory")
     lacks = isinstance(marker, Bad) and not marker.error
