@@ -93,6 +93,8 @@ class Process:
         self.budget.over(levels_of([(b.stack, b.engine) for b in self.slots], engine.encoded))
         if engine.encoded is not None:
             engine.encoded.grow = grow
+        if disk is not None:
+            disk.grow = grow
         self.verifiers = {box.slot: verifier(box.engine) for box in self.slots}
 
     def _held(self) -> Mapping[str, int]:

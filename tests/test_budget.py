@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.budget import LEVELS, RETRY_AFTER_S, Budget, Refused
+from cache.budget import LEVELS, RETRY_AFTER_S, STAGING, Budget, Refused
 from cache.types import Cost, Limits
 
 COST = Cost(1, 1, workspace_floor_bytes=10, workspace_row_bytes=1)
@@ -97,6 +97,13 @@ def test_cheaper_caches_give_their_room_and_dearer_ones_never() -> None:
     assert over.counters == {"shed.store": 5}
     assert not over.grow("anchors", 15)
     assert held(shelves) == {"store": 1, "anchors": 2, "park": 2}
+
+
+def test_every_cache_gives_for_buffers_that_never_do() -> None:
+    of, _, shelves = budget(60, store=1, pin=5)
+    assert of.grow(STAGING, 20)
+    assert (shelves["store"].pieces, shelves["pin"].pieces) == (0, 2)
+    assert not of.grow(STAGING, 31) and shelves["pin"].pieces == 2
 
 
 def test_who_cant_have_enough_takes_nothing_from_anybody() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support import GRID, MODELS, box, engine, forced, joined, plain, serve, tier, tokens, verifier
 
+from cache.budget import STAGING, freely
 from cache.direct import DirectFiles
 from cache.disk.writer import DiskWriter
 from cache.host import SystemClock, ThreadJobs
@@ -140,6 +141,22 @@ def test_read_only_writes_nothing_and_off_reads_nothing() -> None:
     play.settings["mode"] = "off"
     play.deploys("1")
     assert play.starts("one").source == "cold"
+
+
+def test_without_memory_nothing_is_staged_or_read_and_every_prompt_is_served() -> None:
+    play = Play("witness")
+    play.tier.grow = lambda name, nbytes: name != STAGING
+    assert play.starts("one").source == "cold" and not play.lines
+    assert play.tier.held_bytes() == 0
+    play.tier.grow = freely
+    play.starts("one")
+    assert play.lines and play.tier.held_bytes() > 0
+    for refused in (STAGING, "anchors"):
+        play.deploys("1")
+        play.tier.grow = lambda name, nbytes, refused=refused: name != refused
+        row = play.starts("one")
+        assert row.source == "cold" and play.tier.notes.counters["fail"]
+        assert not play.tier.notes.counters["damage"], "nothing is wrong with the files"
 
 
 # threads
