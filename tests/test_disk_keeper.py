@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import log2
 from typing import Any
 
 import pytest
@@ -252,6 +253,34 @@ def test_a_write_that_is_worth_less_is_not_admitted_and_nothing_goes() -> None:
     assert kept.events("evict") == [(2 * GRID, "budget")]
 
 
+def test_a_write_keeps_the_chunks_that_it_counts_on() -> None:
+    kept = Kept(budget_bytes=2 * CHUNK + ANCHORED)
+    assert kept.write("a") and kept.write("ab"), "a's own anchor makes room for the longer one's"
+    assert [entry.line for entry, _, _ in kept.given_up] == [GRID]
+    assert kept.index.held_bytes() == 2 * CHUNK + ANCHORED
+    kept.keeper.jobs.drain()
+    kept.entry("ab").hits = 9
+    assert not kept.write("abc") and not kept.write("aca")
+    kept.keeper.remove(kept.index.drop(kept.entry("ab")))
+    assert kept.index.held_bytes() == 0, "what was not admitted counts on nothing"
+    kept.tier.check()
+
+
+def test_a_writes_worth_is_its_best_lines() -> None:
+    """Of a plan for two lines the longer one decides, no more and no less."""
+    kept = Kept(budget_bytes=3 * CHUNK + 2 * ANCHORED)
+    assert kept.write("bcc")
+    worth = 2 * GRID / (2 * CHUNK + kept.tier.shapes.bytes_of(ANCHOR, 2))
+    for factor, admitted in ((1.001, False), (0.999, True)):
+        entry = kept.entry("bcc")
+        entry.used_s = kept.clock.wall_s()
+        value = kept.index.value(entry, entry.used_s)
+        # As much worth as that, by the days that nobody used it.
+        entry.used_s -= DAY_S * log2(value / (worth * factor))
+        assert kept.write("aa", (1, 2)) == admitted
+    assert not kept.has("bcc")
+
+
 def test_what_does_not_fit_at_all_is_not_admitted() -> None:
     kept = Kept(budget_bytes=2 * CHUNK)
     assert not kept.write("ab") and kept.index.held_bytes() == 0
@@ -367,6 +396,9 @@ def test_an_anchor_whose_chunk_was_lost_meanwhile_is_not_believed() -> None:
     kept.tier.check()
     assert not kept.has("aa") and kept.index.held_bytes() == 0
     assert kept.events("drop") == [(2 * GRID, "chunk lost")]
+    kept.files.close(kept.files.create(anchor_name(plan.hashes[1])))
+    kept.keeper.jobs.drain()
+    assert not kept.files.exists(anchor_name(plan.hashes[1])), "its file goes"
 
 
 def test_what_the_drive_would_not_remove_is_told() -> None:
