@@ -73,15 +73,19 @@ class Stack:
             self.disk.offer(ask, account, cost) if self.disk is not None else None,
         )
         offers = tuple(offer for offer in asked if offer is not None)
-        fitting = [o for o in offers if self._fits(len(o.met.served), ask)]
+        cold_s = len(ask.ids) / cost.prefill_tokens_s
+        fitting = [
+            offer
+            for offer in offers
+            if self._fits(len(offer.met.served), ask)
+            and not (offer.read_bytes and offer.cost_s(cost) >= cold_s)
+        ]
         # At equal cost what is in place already comes first, and what must be read comes last.
         best = min(
             fitting,
             key=lambda o: (o.cost_s(cost), o.tier != Resident.name, o.read_bytes),
             default=None,
         )
-        if best is not None and best.cost_s(cost) >= len(ask.ids) / cost.prefill_tokens_s:
-            best = None  # Reading it would take longer than the whole prompt's prefill.
         served = best.met.served if best else ask.ids
         guest = self.visits.may_enter(served, best)
         return Plan(ask, met, offers, best, guest, self._reason(met, best, offers))
