@@ -58,8 +58,7 @@ class Bay:
         an engine takes to load is no cache's matter.
         """
         profile, clock = self._profile, self._clock
-        if self._driven is not None:
-            self._driven.abandon()
+        self.end()
         weigh = weights(engine)
         self._driven = DrivenFiles(self._files, self.drive, clock, weigh, profile.drive_bytes)
         jobs = TimedJobs(clock, self._seed + self._starts)
@@ -74,6 +73,18 @@ class Bay:
             name = f"/{tier.name}" if tier.name else ""
             raise BadInput(f"{self._place}{name}", None, tier.why)
         return tier, jobs
+
+
+    def end(self) -> None:
+        """The process that opened it is over; its lock is the next one's."""
+        if self._driven is not None:
+            self._driven.abandon()
+
+    def close(self) -> None:
+        """No other process will open it."""
+        self.end()
+        if isinstance(self._files, DirectFiles):
+            self._files.close_all()
 
 
 def _opened(directory: Path) -> Files:

@@ -165,6 +165,12 @@ class Replay:
         self.box.jobs.drain()
         self._told()
         self.box.jobs.drain()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of a real directory, as the end of the requests does; nothing is served then."""
+        if self._bay is not None:
+            self._bay.close()
 
     def _request(self, arrival: Arrival, request: Request) -> LedgerRow:
         name, process = self._traces[arrival.trace].name, self._process

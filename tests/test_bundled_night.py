@@ -17,6 +17,7 @@ from replay.tracefile import read_trace
 from sim.profile import load
 
 BOARD = load("spark-27b")
+BYTES = ("_read", "_written", "_held")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,12 @@ def agrees(night: Trace, verify: float) -> pd.DataFrame:
     computed = to_frame(Replay([night], Options(BOARD, model="random", verify=verify)))
     expected = to_frame(Replay([night], Options(BOARD, verify=verify)))
     assert (computed["failure"] == "").all(), computed[computed["failure"] != ""]
-    pd.testing.assert_frame_equal(computed, expected)
+    # A model with more sections has longer headers in its files; all else on the drive is alike.
+    files = [name for name in computed if name.startswith("disk_") and name.endswith(BYTES)]
+    files += ["held_disk", "reserve", "peak", "restore_s"]
+    for name in files:
+        assert computed[name].to_numpy() == pytest.approx(expected[name].to_numpy(), rel=1e-3)
+    pd.testing.assert_frame_equal(computed.drop(columns=files), expected.drop(columns=files))
     return computed
 
 
