@@ -39,15 +39,21 @@ class Saving:
             raise
         return saving
 
-    def finish(self) -> None:
-        """Wait until all of it is on the drive. Raises OSError, and must not be tried again: what
-        failed to sync may be gone from memory too, and the next sync would find nothing amiss.
-        """
-        assert self._transfer is not None and self._handle is not None
+    def arrive(self) -> None:
+        """Wait until the drive has taken all of it. Raises OSError."""
+        assert self._transfer is not None
         transfer, self._transfer = self._transfer, None
         done = transfer.wait()
         if done != self._nbytes:
             raise OSError(f"{done} of {self._nbytes} bytes were written")
+
+    def finish(self) -> None:
+        """Wait until all of it is on the drive. Raises OSError, and must not be tried again: what
+        failed to sync may be gone from memory too, and the next sync would find nothing amiss.
+        """
+        if self._transfer is not None:
+            self.arrive()
+        assert self._handle is not None
         self._files.fsync(self._handle)
         self._close()
 

@@ -11,6 +11,7 @@ import torch
 from cache.anchors import Tensors
 from cache.disk.index import Entry, chunk_name
 from cache.disk.shapes import ANCHOR, ROWS, Shapes, has_ids, put_chunk
+from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Bad, Header, Layout, tensors_of, unsealed
 from cache.ports import PAGE, Files, Model, Transfer
@@ -50,9 +51,15 @@ class Reader:
     """
 
     def __init__(
-        self, files: Files, shapes: Shapes, accepted: Collection[str], staging: Staging
+        self,
+        files: Files,
+        shapes: Shapes,
+        accepted: Collection[str],
+        staging: Staging,
+        spent: Spent,
     ) -> None:
         """`accepted` are the fingerprints whose rows are what this engine would compute."""
+        self.spent = spent
         self._files = files
         self._shapes = shapes
         self._accepted = accepted
@@ -87,7 +94,8 @@ class Reader:
         reached = targets[1].stop - self._shapes.grid if len(targets) > 1 else entry.line
         flying = self._begin(targets[0], slots[0])
         for number, target in enumerate(targets):
-            image = flying.wait()
+            with self.spent.on("drive"):
+                image = flying.wait()
             if number + 1 < len(targets) and not isinstance(image, OSError):
                 flying = self._begin(targets[number + 1], slots[(number + 1) % 2])
             else:
@@ -95,21 +103,26 @@ class Reader:
             if isinstance(image, OSError):
                 bad = None if image.errno in PASSING else target
                 return Read(None, image.strerror or str(image), bad, reached)
-            found = self._checked(target, entry, ids, image)
+            with self.spent.on("checksum"):
+                found = self._checked(target, entry, ids, image)
             if isinstance(found, str):
                 flying.wait()
                 return Read(None, found, target, reached)
-            if target.kind == ROWS:
-                put_chunk(found, state, target.stop - self._shapes.grid, target.stop)
-                reached = target.stop
-            elif (sections := _copies(found, state)) is None:
+            with self.spent.on("copy"):
+                if target.kind == ROWS:
+                    put_chunk(found, state, target.stop - self._shapes.grid, target.stop)
+                    reached = target.stop
+                else:
+                    sections = _copies(found, state)
+            if sections is None:
                 flying.wait()
                 return Read(None, "memory", reached=reached)
         return Read(sections, reached=reached)
 
     def _begin(self, target: Target, slot: memoryview) -> _Flight:
         flight = _Flight(self._files)
-        flight.begin(target.name, slot)
+        with self.spent.on("names"):
+            flight.begin(target.name, slot)
         return flight
 
     def _checked(

@@ -17,6 +17,7 @@ from cache.disk.notes import NAME, Notes
 from cache.disk.rate import ReadRate
 from cache.disk.reader import Reader
 from cache.disk.shapes import ANCHOR, ROWS, Shapes
+from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.disk.work import Work
 from cache.hashing import block_hashes
@@ -63,7 +64,7 @@ class DiskTier:
         self._chunk_slots = Staging(files, 2, sizes[ROWS], weight[ROWS])
         # Restores have their own: they must not wait for a drive that is written to.
         self._reading = Staging(files, 2, max(sizes.values()), max(weight.values()))
-        self._reader = Reader(files, shapes, accepted, self._reading)
+        self._reader = Reader(files, shapes, accepted, self._reading, Spent(clock))
         names = {chunk.name for chunk in index.chunks.values()}
         self.work = Work(
             files,
@@ -72,6 +73,7 @@ class DiskTier:
             self._chunk_slots,
             lambda: self.config.free_bytes,
             names,
+            Spent(clock),
         )
         self.keeper = Keeper(config, index, shapes, self.work, clock, jobs, self.notes)
         self._sessions: OrderedDict[str, None] = OrderedDict()
@@ -198,6 +200,8 @@ class DiskTier:
             "counted_lines": len(self.keeper.counts),
             "read_bytes_s": self._rate.bytes_s(),
             "heads": named,
+            "write_s": dict(self.work.spent.seconds),
+            "read_s": dict(self._reader.spent.seconds),
             **self.notes.counters,
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 from cache.disk.index import Chunk, Entry, anchor_name, chunk_name
 from cache.disk.plan import Done, Plan, Result, Staged, Stuck
 from cache.disk.shapes import ANCHOR, ROWS, Shapes, fill_chunk
+from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Layout, Saving, write_record
 from cache.ports import Files, Job
@@ -32,8 +33,10 @@ class Work:
         chunks: Staging,
         free_bytes: Callable[[], int],
         names: set[str],
+        spent: Spent,
     ) -> None:
         """`names` are the chunk files that are there; `free_bytes` a write must leave free."""
+        self.spent = spent
         self._files = files
         self._shapes = shapes
         self._anchors = anchors
@@ -88,10 +91,11 @@ class Work:
             staged.why = plan.stopped or self._refused(name, layout.nbytes)
             if staged.why:
                 return
-            image = layout.seal(slot)
-            saving = Saving.begin(self._files, name, image)
+            image = self._sealed(layout, slot)
+            with self.spent.on("names"):
+                saving = Saving.begin(self._files, name, image)
             yield
-            saving.finish()
+            self._finished(saving)
             staged.saving, staged.nbytes = saving, len(image)
         except OSError as error:
             staged.why = code_of(error)
@@ -139,11 +143,22 @@ class Work:
         """A chunk's file as it will lie on the drive, or why its rows can't be had."""
         layout = self._shapes.chunk(name, stop)
         tensors, start = layout.tensors(slot), stop - self._shapes.grid
-        with plan.model.device_calls():
+        with self.spent.on("copy"), plan.model.device_calls():
             if plan.stopped or stop > plan.fence:
                 return None, plan.stopped or "window"
             fill_chunk(tensors, plan.ids, plan.model.cache_state(), start, stop)
-        return layout.seal(slot), ""
+        return self._sealed(layout, slot), ""
+
+    def _sealed(self, layout: Layout, slot: memoryview) -> memoryview:
+        with self.spent.on("checksum"):
+            return layout.seal(slot)
+
+    def _finished(self, saving: Saving) -> None:
+        """Wait for a file until it is on the drive. Raises OSError."""
+        with self.spent.on("drive"):
+            saving.arrive()
+        with self.spent.on("fsync"):
+            saving.finish()
 
     def _begun(
         self, image: memoryview, name: int, stop: int
@@ -152,7 +167,8 @@ class Work:
         if why := self._refused(chunk.name, len(image)):
             return None, why
         try:
-            return (Saving.begin(self._files, chunk.name, image), chunk), ""
+            with self.spent.on("names"):
+                return (Saving.begin(self._files, chunk.name, image), chunk), ""
         except OSError as error:
             return None, code_of(error)
 
@@ -162,8 +178,9 @@ class Work:
             return ""
         saving, chunk = flying
         try:
-            saving.finish()
-            saving.publish()
+            self._finished(saving)
+            with self.spent.on("names"):
+                saving.publish()
         except OSError as error:
             saving.abandon()
             return code_of(error)
@@ -180,7 +197,9 @@ class Work:
         for staged in ready:
             staged.why = "" if staged.line <= reached else plan.stopped or why or "window"
         held = [staged for staged in ready if not staged.why]
-        if held and (failed := self._named(held)):
+        with self.spent.on("names"):
+            failed = self._named(held) if held else ""
+        if failed:
             for staged in held:
                 staged.why = failed
             # Some may have their names by now; nobody was told, so nobody counts on them.
