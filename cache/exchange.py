@@ -104,8 +104,9 @@ class Exchange:
         """
         resident, cost, disk = self._resident, self._model.cost(), self._disk
         assert disk is not None
-        resident.cut(chain.base)
         while True:
+            # The next best may lie below what has come.
+            resident.cut(chain.base)
             done = chain.bring(self._model, chain.entry.line)
             resident.arrived(chain.account)
             line = resident.account.best_line(resident.account.valid) or COLD
