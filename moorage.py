@@ -23,6 +23,9 @@ ProfileName = Annotated[str, typer.Option("--profile", help="the board to preten
 SuffixDir = Annotated[
     Path | None, typer.Option(help="folder of a suffix store: tokens read and written before")
 ]
+AdoptFrom = Annotated[
+    list[str], typer.Option(help="a folder this tree lay in before", metavar="DIR")
+]
 Seed = Annotated[int, typer.Option("--seed", help="decides accepted drafts, checks, interleavings")]
 
 
@@ -44,6 +47,7 @@ def replay(
     cache_dir: Annotated[
         Path | None, typer.Option(help="folder of the disk tier's files; else they are simulated")
     ] = None,
+    adopt_from: AdoptFrom = [],  # noqa: B006
     restart: Annotated[
         list[str], typer.Option(help="the process ends after so many requests, or percent of them")
     ] = [],  # noqa: B006
@@ -72,6 +76,7 @@ def replay(
         skip_bad=skip_bad,
         as_json=as_json,
         cache_dir=cache_dir,
+        adopt_from=adopt_from,
         restarts=restart,
         suffix=suffix,
     )
@@ -145,9 +150,7 @@ def fingerprint(
     profile: ProfileName = "spark-27b",
     settings: Set = [],  # noqa: B006
     seed: Annotated[int, typer.Option("--seed", help="decides a random model's weights")] = 0,
-    adopt_from: Annotated[
-        list[str], typer.Option(help="a folder this tree lay in before", metavar="DIR")
-    ] = [],  # noqa: B006
+    adopt_from: AdoptFrom = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
     """Print what computes rows here; or what is apart between a folder's files and this, or two."""

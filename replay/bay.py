@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cache.direct import DirectFiles
@@ -25,12 +26,21 @@ class Bay:
     """Opens the tier of one directory for every process that a replay starts, one after another."""
 
     def __init__(
-        self, profile: Profile, clock: VirtualClock, seed: int, directory: Path | None = None
+        self,
+        profile: Profile,
+        clock: VirtualClock,
+        seed: int,
+        directory: Path | None = None,
+        adopt_from: Sequence[str] = (),
     ) -> None:
-        """Without a directory the files are simulated. Raises BadInput for one that is no good."""
+        """Without a directory the files are simulated. Raises BadInput for one that is no good.
+
+        `adopt_from` are folders that this tree lay in when files there were written.
+        """
         self._profile = profile
         self._clock = clock
         self._seed = seed
+        self._adopt_from = adopt_from
         self._place = str(directory) if directory is not None else "the simulated drive"
         self._files: Files = SimFiles(logs=False) if directory is None else _opened(directory)
         rates = Rates(
@@ -66,14 +76,14 @@ class Bay:
         chunk_s = profile.grid * profile.row_bytes / profile.device_copy_bytes_s
         engine.device_lock = TimedLock(clock, chunk_s)
         # A deploy in a replay stands for other code.
-        identity = identity_of(engine, more={"deploys": str(deploys)} if deploys else None)
+        more = {"deploys": str(deploys)} if deploys else None
+        identity = identity_of(engine, self._adopt_from, more)
         with clock.aside(clock.mono_s()):
             tier = open_tier(self._driven, clock, jobs, disk_config(profile), engine, identity)
         if isinstance(tier, Refusal):
             name = f"/{tier.name}" if tier.name else ""
             raise BadInput(f"{self._place}{name}", None, tier.why)
         return tier, jobs
-
 
     def end(self) -> None:
         """The process that opened it is over; its lock is the next one's."""

@@ -66,6 +66,7 @@ def run_replay(
     skip_bad: bool,
     as_json: bool,
     cache_dir: Path | None = None,
+    adopt_from: Sequence[str] = (),
     restarts: Sequence[str] = (),
     suffix: Flags | None = None,
 ) -> int:
@@ -74,16 +75,18 @@ def run_replay(
     board = board_of(profile, settings)
     if cache_dir is not None and not board.disk:
         raise BadInput("--cache-dir", None, "is for the disk tier, and disk=off")
+    if adopt_from and cache_dir is None:
+        raise BadInput("--adopt-from", None, "needs --cache-dir: simulated files are new")
     share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
     spaced = _arrivals(arrivals)
     traces, skipped = traces_of(names, skip_bad, console, board=board)
     with opened(suffix, traces, board, seed) as store:
         ends = restarts_of(restarts, sum(len(trace.requests) for trace in traces))
-        options = Options(board, model, spaced, users, share, seed, store, cache_dir, ends)
+        disk = cache_dir, tuple(adopt_from), ends
+        options = Options(board, model, spaced, users, share, seed, store, *disk)
         replay = started(traces, options, out)
         ledger, wall_s = driven(replay, traces)
-        disk = replay.disk
-        summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board, disk=disk)
+        summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board, disk=replay.disk)
         if store is not None:
             summary["suffix"] = figures(store)
     if skip_bad:

@@ -6,7 +6,6 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from cache.config import StackConfig
 from cache.disk.notes import NAME as DISK
 from cache.journal import Journal
 from cache.ports import Jobs
-from cache.suffix_store import SuffixStore
 from cache.types import Gate, Ids
 from engine.pictures.patches import stand_in
 from engine.pictures.picture import Picture
@@ -28,10 +26,10 @@ from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
 from replay.models import build, meeting
+from replay.options import Options
 from replay.pieces import TracePieces
 from replay.process import Ports, Process, Together
-from replay.restarts import Restart
-from replay.schedule import Arrival, Arrivals, Schedule
+from replay.schedule import Arrival, Schedule
 from replay.source import Source
 from replay.suffixes import speak_alike
 from replay.tokens import Tokens as TraceTokens
@@ -40,26 +38,6 @@ from replay.verify import Verdict
 from sim.board import Board
 from sim.clock import VirtualClock
 from sim.jobs import SeededJobs
-from sim.profile import Profile
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a replay runs on."""
-
-    profile: Profile
-    model: str = "witness"
-    arrivals: Arrivals = Arrivals.RECORDED
-    users: int = 1
-    verify: float = 1.0
-    """Share of the requests that are checked, each chosen by the seed."""
-    seed: int = 0
-    suffixes: SuffixStore | None = None
-    """Where prompts and answers are added; its jobs are the replay's."""
-    cache_dir: Path | None = None
-    """Where the disk tier's files lie; None simulates them."""
-    restarts: tuple[Restart, ...] = ()
-    """Ascending."""
 
 
 @dataclass(slots=True)
@@ -94,7 +72,8 @@ class Replay:
         self._meets = meeting(profile, pieces)
         clock, seed = self._clock, options.seed
         assert profile.disk or options.cache_dir is None
-        self._bay = Bay(profile, clock, seed, options.cache_dir) if profile.disk else None
+        there = options.cache_dir, options.adopt_from
+        self._bay = Bay(profile, clock, seed, *there) if profile.disk else None
         self._seen = DiskSeen(self._journal, self._bay.drive) if self._bay is not None else None
         self._restarts = deque(options.restarts)
         self._starts = self._deploys = 0

@@ -2,7 +2,7 @@
 
 Method: small nights on the witness and on the random hybrid; a board small enough that eviction,
 refusal and partings happen; faults planted into the running box must be reported. Covers
-replay.process.
+replay.options and replay.process.
 """
 
 from dataclasses import replace

@@ -76,6 +76,67 @@ def test_the_same_trace_plain_gzip_and_in_a_folder(run: Run, night: Path, tmp_pa
     assert len(totals) == 1
 
 
+DISK = (*SMALL, "--set", "disk_tokens_min=200")
+
+
+def test_a_restart_reads_heads_back_from_the_drive(run: Run, night: Path, tmp_path: Path) -> None:
+    out_dir = tmp_path / "out"
+    code, out, _ = run(
+        "replay", night, *DISK, "--restart", 10, "--restart", "50%", "--json", "--out", out_dir
+    )
+    summary = json.loads(out)
+    assert code == 0 and summary["restarts"] == 2 and summary["verified"]["failed"] == 0
+    assert summary["by_source"]["disk.grid"] > 0 and summary["restore_s"] > 0
+    disk = summary["disk"]
+    assert summary["written_bytes"] == {"tier": disk["written_bytes"], "spill": 0}
+    assert summary["read_bytes"] == disk["read_bytes"] > 0 and disk["hits"] > 0
+    assert 0 < disk["held_bytes"] <= disk["budget_bytes"]
+    events = map(json.loads, (out_dir / "journal.jsonl").read_text().splitlines())
+    told = [event["event"] for event in events if event.get("tier") == "disk"]
+    assert told.count("hit") == disk["hits"] and told.count("write") == disk["anchors_written"]
+    page = (out_dir / "report.html").read_text()
+    assert "What lies on" in page and "read back from the drive" in page
+    text = run("replay", night, *DISK, "--restart", 10)[1]
+    assert "restored" in text and "on the drive" in text and "restarts" in text
+
+
+def test_without_the_drive_nothing_is_said_of_it(run: Run, night: Path, tmp_path: Path) -> None:
+    off = (*DISK, "--set", "disk=off")
+    code, out, _ = run("replay", night, *off, "--json", "--out", tmp_path / "out")
+    summary = json.loads(out)
+    assert code == 0 and summary["disk"] is None
+    assert summary["written_bytes"]["tier"] == summary["read_bytes"] == 0
+    assert "anchors written" not in run("replay", night, *off)[1]
+    assert "the drive" not in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--restart", "0"), "--restart: '0' leaves no request before or after it"),
+        (("--restart", "half"), "--restart: 'half' is neither a number of requests nor a share"),
+        (("--restart", "5", "--restart", "100%"), "--restart: '100%' leaves no request"),
+        (("--cache-dir", "{}/file"), "file: cannot be used: File exists"),
+        (("--cache-dir", "{}/file/tier"), "file/tier: cannot be used: Not a directory"),
+        (("--cache-dir", "{}/full"), "full: holds mine.txt, which is no disk tier's"),
+        (("--cache-dir", "{}/new", "--set", "disk=off"), "--cache-dir: is for the disk tier"),
+        (("--adopt-from", "{}"), "--adopt-from: needs --cache-dir"),
+        (("--set", "disk_bytes=-1"), "--set: disk_bytes must not be negative"),
+        (("--set", "drive_read_bytes_s=0"), "--set: drive_read_bytes_s must be positive"),
+    ],
+)
+def test_bad_flags_of_the_drive_are_one_line(
+    run: Run, night: Path, tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run("replay", night, *DISK, *(flag.format(tmp_path) for flag in flags))
+    assert code == 2 and not out and said in one_line(err)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_several_users(run: Run, night: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     write_trace(small_night(2, 20), other)
