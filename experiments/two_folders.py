@@ -94,7 +94,10 @@ def restored(board: Profile, tokens: int, more: int) -> tuple[LedgerRow, LedgerR
 
 
 def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Figure]:
-    """The play with the branch rule and without, and two restores beside the measured ones."""
+    """The play with the branch rule and without, and two restores beside the measured ones.
+
+    With traces the play alone, of heads that part as far as theirs do.
+    """
     heads = HEADS
     if names:
         traces, _ = traces_of(names, skip_bad, Console(stderr=True), board=board)
@@ -103,6 +106,8 @@ def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Fi
     for way, changed in (("branch", board), ("no_branch", replace(board, disk_branches=0))):
         sessions = played(changed, heads)
         figures += _play(way, sessions, seeds=heads == HEADS and way == "branch")
+    if names:
+        return figures
     return figures + [figure for size in RESTORED for figure in _restore(board, *size)]
 
 
