@@ -121,18 +121,18 @@ class Oracle:
         *,
         since: int = 0,
         again: bool = False,
-        enough: int = 0,
+        until: str = "",
     ) -> Tally:
         """Every crash in a log; with `again` also every crash while the directory is opened after.
 
-        Stops at the first violation past `enough`, where that is given.
+        Stops at the first violation that says `until`, where that is given.
         """
         tally, counts = Tally(f"{name}, {order}"), Counts()
         for state in crash_states(Start.of(start), log, order, since=since, counts=counts):
             self._judged(tally, state, Owed.by(state.notes))
             if again:
                 self._again(tally, state, order)
-            if enough and len(tally.violations) >= enough:
+            if until and any(until in why for why in tally.violations):
                 break
         tally.states, tally.sampled = counts.states, counts.sampled
         return tally

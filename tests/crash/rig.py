@@ -8,9 +8,10 @@ from typing import Any
 
 from support import VOCAB, box, joined, serve, tokens
 
+from cache.checksum import crc32
 from cache.disk.config import DiskConfig
-from cache.disk.open import Identity, open_tier
-from cache.disk.tier import DiskTier, lines_of
+from cache.disk.open import Identity, Refusal, open_tier
+from cache.disk.tier import lines_of
 from cache.journal import TurnRow
 from cache.stack import Stack
 from cache.types import Ids
@@ -36,6 +37,20 @@ STRANGER = tokens(10, 5)
 PROMPTS = (A, B, LONG)
 
 
+def later(data: bytes) -> bytes:
+    """A file as a later version writes it: the same start, another number."""
+    head = data[:8] + (99).to_bytes(4, "little") + data[12:24]
+    return head + crc32(head).to_bytes(4, "little") + data[28:]
+
+
+OTHERS = {
+    "notes.txt": b"mine",
+    f"{1:016x}.rows": later(b"MOORAGE\0".ljust(8_192, b"\1")),
+    f"{2:016x}.anchor": b"not of this program",
+}
+"""What lies in a directory and is not ours to touch."""
+
+
 def identity(model: str = "a") -> Identity:
     """What computes the rows: another name is another fingerprint."""
     return Identity((model * 64)[:64], lambda files: ())
@@ -51,6 +66,10 @@ class Watched(SeededJobs):
     def _step(self, index: int) -> None:
         self._look()
         super()._step(index)
+
+
+class Refused(Exception):
+    """The directory was not opened."""
 
 
 class Rig:
@@ -72,13 +91,14 @@ class Rig:
         self.jobs = Watched(seed, self.look)
         self.wrong: list[str] = []
         """What no request may give: other bytes than a cold prefill's."""
-        self._noted: set[int] = set()
         self._told = getattr(files, "note", None)
         model = Witness(GRID, WINDOW, vocab=VOCAB)
         found = open_tier(files, self.clock, self.jobs, config, model, who or identity())
-        assert isinstance(found, DiskTier), found
+        if isinstance(found, Refusal):
+            raise Refused(found)
         self.tier = found
         self._noted = set() if trusted else set(found.index.entries)
+        self.look()
         self._seat(model)
 
     def _seat(self, engine: Witness) -> None:
@@ -109,7 +129,8 @@ class Rig:
             self.jobs.drain()
             self.tier.keeper.absorb()
             self.look()
-        self.tell(f"counts {self.counts()}")
+        if not self.tier.notes.counters["stuck"]:
+            self.tell(f"counts {self.counts()}")
 
     def close(self) -> None:
         self.settle()
@@ -127,7 +148,7 @@ class Rig:
 
     def look(self) -> None:
         """Say which anchors have come and gone since the last time."""
-        now = set(self.tier.index.entries) if hasattr(self, "tier") else set()
+        now = set(self.tier.index.entries)
         for name in sorted(now - self._noted):
             self.tell(f"anchor {name:016x}")
         for name in sorted(self._noted - now):
@@ -199,19 +220,22 @@ class Recovered:
 
 
 def astray(rig: Rig, before: Mapping[str, bytes] | None = None) -> list[str]:
-    """Files that the index does not answer for, and what of the index no file answers for."""
+    """Files that the index does not answer for, and what of the index no file answers for.
+
+    And what others had there `before` and is not as it was.
+    """
     snapshot = rig.files.snapshot()
     index = rig.tier.index
     sizes = {chunk.name: chunk.nbytes for chunk in index.chunks.values()}
     sizes |= {entry.name: entry.nbytes for entry in index}
     data = {n: len(d) for n, d in snapshot.items() if n.endswith((".rows", ".anchor"))}
-    found = [f"{name} is left" for name in data.keys() - sizes.keys()]
+    found = [f"{name} is left" for name in data.keys() - sizes.keys() - OTHERS.keys()]
     found += [f"{name} is not there" for name in sizes.keys() - data.keys()]
     both = data.keys() & sizes.keys()
     found += [f"{n} has {data[n]} bytes, not {sizes[n]}" for n in both if data[n] != sizes[n]]
     found += [f"{name} is left" for name in snapshot if name.endswith(".tmp")]
     for name, held in (before or {}).items():
-        if not ours(name) and snapshot.get(name) != held:
+        if (not ours(name) or name in OTHERS) and snapshot.get(name) != held:
             found.append(f"{name}, which is not ours, was touched")
     return found
 

@@ -43,6 +43,12 @@ def test_nor_does_another_order_of_the_jobs(name: str, seed: int, tallied: Told)
         assert tally.violations == []
 
 
+@pytest.mark.parametrize("name", BY_NAME)
+def test_no_order_of_the_jobs_leaves_files_behind_or_gives_wrong_bytes(name: str) -> None:
+    for seed in range(5):
+        BY_NAME[name].run(SimFiles(BY_NAME[name].start()), seed)
+
+
 def test_every_scenario_is_another() -> None:
     logs = [tuple(scenario.run(SimFiles(scenario.start()))) for scenario in SCENARIOS]
     assert len(set(logs)) == len(SCENARIOS)
