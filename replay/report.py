@@ -146,6 +146,11 @@ def print_profile(console: Console, board: Profile, checks: Sequence[Mapping[str
         "anchor budget",
         f"{board.resident_bytes:,} bytes: {board.resident_bytes // board.anchor_bytes} anchors",
     )
+    gb = 1e9
+    if board.disk:
+        table.add_row("heads on the drive", f"up to {board.disk_bytes / gb:g} GB")
+    rates = f"{board.drive_write_bytes_s / gb:g} written, {board.drive_read_bytes_s / gb:g} read"
+    table.add_row("the drive", f"{board.drive_bytes / gb:g} GB; GB a second: {rates}")
     table.add_row("decode", f"{board.decode_tokens_s:g} tokens a second, {board.drafts} drafts")
     console.print(table)
     table = Table(title="Prefill seconds", title_justify="left", header_style="bold")

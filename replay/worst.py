@@ -15,6 +15,9 @@ from sim.profile import Profile
 
 GUEST_COPIES = 2
 """A guest's one anchor and its end."""
+HEADER_BYTES, NAME_BYTES = 16_384, 24
+"""What a file on the drive has beside rows or sections, at most: its header, whole pages, and in an
+anchor's the name of every chunk below."""
 
 
 def caches_of(board: Profile) -> Claims:
@@ -39,7 +42,9 @@ def caches_of(board: Profile) -> Claims:
 
 def staging_of(board: Profile) -> int:
     """Two buffers for anchors and two for chunks to be written, two for either to be read."""
-    chunk, anchor = board.grid * board.row_bytes, board.anchor_bytes
+    names = NAME_BYTES * (board.window // board.grid)
+    chunk = board.grid * board.row_bytes + HEADER_BYTES
+    anchor = board.anchor_bytes + HEADER_BYTES + names
     return board.disk * 2 * (anchor + chunk + max(anchor, chunk))
 
 

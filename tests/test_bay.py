@@ -26,6 +26,7 @@ from replay.driver import Options, Replay
 from replay.ledger import to_frame
 from replay.restarts import Restart
 from replay.trace import Trace
+from replay.worst import staging_of
 from sim.clock import VirtualClock
 from sim.profile import Profile, load
 
@@ -147,6 +148,16 @@ def test_canary_jobs_that_let_a_requests_time_pass_are_seen(
     monkeypatch.setattr(VirtualClock, "aside", lambda self, at_s: nullcontext())
     with pytest.raises(AssertionError):
         test_writing_costs_no_request_anything(night)
+
+
+def test_a_side_slot_reads_the_drive_too() -> None:
+    board = replace(BOARD, side_slots=1, side_window=2_048, guest_tokens=2_000, answer_tokens=64)
+    replay = started([small_night(1, 60)], replace(board, disk_tokens_min=64), restarts=RESTARTS)
+    rows = to_frame(replay)
+    assert (rows["failure"] == "").all()
+    assert set(rows[rows["source"] == "disk.grid"]["slot"]) == {0, 1}
+    # Both share its buffers, which are held once.
+    assert rows["held_disk"].max() <= staging_of(board)
 
 
 # a real directory

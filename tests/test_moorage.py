@@ -178,6 +178,8 @@ def test_profile(run: Run) -> None:
     code, out, _ = run("profile", "spark-27b", "--json")
     assert json.loads(out)["anchor_bytes"] == 153_944_064
     assert "17 anchors" in run("profile")[1]
+    assert "up to 16 GB" in run("profile")[1] and "4.3 written, 7.35 read" in run("profile")[1]
+    assert "up to 16 GB" not in run("profile", "--set", "disk=off")[1]
     assert run("profile", "--prefill", 0, 32_768)[1] == "44.4 s\n"
 
 
