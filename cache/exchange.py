@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cache.account import Account
 from cache.anchors import Anchors
 from cache.config import StackConfig
@@ -57,7 +59,7 @@ class Exchange:
         keep = self._keep(plan)
         if plan.in_place.rows < resident.account.valid:
             self.ghosts.add(resident.account.ids)
-        line = self._brought(plan, line, keep)
+        line = self._brought(plan, line, keep, coming)
         if line.tokens:
             resident.restore(line, self._model)
         else:
@@ -65,7 +67,9 @@ class Exchange:
         resident.begin(ask, tools, system, len(plan.served), coming)
         return line
 
-    def _brought(self, plan: Plan, line: Line, keep: Kind | None) -> Line:
+    def _brought(
+        self, plan: Plan, line: Line, keep: Kind | None, coming: Sequence[Generation]
+    ) -> Line:
         """Rows and sections up to the line are in place, or up to a lower one."""
         best, resident, size = plan.best, self._resident, len(plan.served)
         tier = best.tier if best is not None else ""
@@ -78,7 +82,7 @@ class Exchange:
             self._bring(best.entry, line, keep, size)
         elif best is not None and tier == DISK:
             self._park.save(resident, best.entry.base, keep, size)
-            return self._read(plan.ask, best.entry)
+            return self._read(plan.ask, best.entry, coming)
         else:
             self._park.save(resident, line.tokens, keep, size)
         return line
@@ -96,7 +100,7 @@ class Exchange:
         arriving.anchors = Anchors.of(self._config.anchors, [*below, *own])
         resident.exchange(arriving)
 
-    def _read(self, ask: Ask, chain: Chain) -> Line:
+    def _read(self, ask: Ask, chain: Chain, coming: Sequence[Generation]) -> Line:
         """Rows come from files above those in place that are the same.
 
         When a file is no good the next best entry is tried, on what has come so far; without any
@@ -107,6 +111,8 @@ class Exchange:
         while True:
             # The next best may lie below what has come.
             resident.cut(chain.base)
+            # Answers among the rows that come are known by what was in place.
+            resident.account.coming = [answer for answer in coming if answer.stop > chain.base]
             done = chain.bring(self._model, chain.entry.line)
             resident.arrived(chain.account)
             line = resident.account.best_line(resident.account.valid) or COLD
