@@ -255,7 +255,11 @@ def test_a_write_that_is_worth_less_is_not_admitted_and_nothing_goes() -> None:
 
 def test_a_write_keeps_the_chunks_that_it_counts_on() -> None:
     kept = Kept(budget_bytes=2 * CHUNK + ANCHORED)
-    assert kept.write("a") and kept.write("ab"), "a's own anchor makes room for the longer one's"
+    plan = kept.plan("ab")
+    assert kept.write("a") and kept.keeper.admit(plan)
+    assert set(kept.index.chunks) == {plan.hashes[0]} and not kept.index.entries
+    kept.keeper.jobs.drain()
+    kept.land(plan)
     assert [entry.line for entry, _, _ in kept.given_up] == [GRID]
     assert kept.index.held_bytes() == 2 * CHUNK + ANCHORED
     kept.keeper.jobs.drain()
