@@ -14,6 +14,10 @@ from replay.bad import BadInput
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Look at traces.")
 app.add_typer(trace_app, name="trace")
+check_app = typer.Typer(
+    no_args_is_help=True, help="Hold the caches to their gates on this machine."
+)
+app.add_typer(check_app, name="check")
 
 Traces = Annotated[list[str], typer.Argument(help="files, folders, or `night` (the bundled one)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
@@ -229,6 +233,38 @@ def trace_show(traces: Traces, skip_bad: SkipBad = False, as_json: AsJson = Fals
     from replay.trace_commands import run_show
 
     run_show(traces, skip_bad=skip_bad, as_json=as_json)
+
+
+@check_app.command("disk")
+def check_disk(
+    directory: Annotated[
+        Path,
+        typer.Option(
+            "--dir", help="on the drive; a folder is made there and removed", readable=False
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="of the gate: random or witness")] = "random",
+    gib: Annotated[float, typer.Option(help="GiB of rows that are moved each time")] = 2.0,
+    rounds: Annotated[int, typer.Option(help="how often, raw direct I/O beside it")] = 5,
+    profile: ProfileName = "spark-27b",
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int, typer.Option("--seed", help="decides tokens, weights and bytes")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Save heads to a real drive and bring them back: bits, then rates beside raw direct I/O."""
+    from replay.check_disk import run_check_disk
+
+    status = run_check_disk(
+        directory,
+        model=model,
+        gib=gib,
+        rounds=rounds,
+        profile=profile,
+        settings=settings,
+        seed=seed,
+        as_json=as_json,
+    )
+    raise typer.Exit(status)
 
 
 def main(arguments: list[str] | None = None) -> None:

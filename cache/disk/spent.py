@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from cache.ports import Clock
 
 What = Literal["copy", "checksum", "drive", "fsync", "names"]
-"""Copies between engine and buffers; sums; waits for transfers; syncs of files; the calls that make,
-open, reserve, rename and list files, syncs of the directory among them."""
+"""Copies between engine and buffers; sums; waits for transfers; syncs of files; and the calls that
+make, open, reserve and rename files, syncs of the directory among them."""
 
 
 class Spent:

@@ -1,0 +1,266 @@
+"""What the disk tier saves and restores a second, beside raw direct I/O of the same bytes"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from cache.account import Account
+from cache.anchors import AnchorConfig
+from cache.direct import DirectFiles
+from cache.disk.config import DiskConfig
+from cache.disk.open import Identity, Refusal, open_tier
+from cache.disk.shapes import ANCHOR, ROWS, Shapes
+from cache.disk.tier import DiskTier
+from cache.disk.writer import DiskWriter
+from cache.host import SystemClock, ThreadJobs
+from cache.ports import PAGE
+from cache.types import Ask
+from replay.bad import BadInput
+from replay.bulk import Bulk, random_ids
+from sim.profile import Profile
+
+RAW = "raw"
+"""Name of the one file that is written and read raw."""
+Parts = Mapping[str, float]
+"""Seconds by what they were spent on, `all` among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The same bytes saved and restored by the tier and written and read raw."""
+
+    ours_first: bool
+    nbytes: int
+    write: Parts
+    raw_write: Parts
+    read: Parts
+    raw_read: Parts
+
+    @property
+    def write_ratio(self) -> float:
+        """What the tier saves a second, of what the drive takes."""
+        return self.raw_write["all"] / self.write["all"]
+
+    @property
+    def read_ratio(self) -> float:
+        """What the tier restores a second, of what the drive gives."""
+        return self.raw_read["all"] / self.read["all"]
+
+    def figures(self) -> dict[str, Any]:
+        """In plain numbers."""
+        figures: dict[str, Any] = {"first": "ours" if self.ours_first else "raw"}
+        for name in ("write", "read"):
+            ours, raw = getattr(self, name), getattr(self, f"raw_{name}")
+            figures[f"{name}_ratio"] = raw["all"] / ours["all"]
+            figures[f"{name}_bytes_s"] = self.nbytes / ours["all"]
+            figures[f"raw_{name}_bytes_s"] = self.nbytes / raw["all"]
+            figures[f"{name}_s"], figures[f"raw_{name}_s"] = dict(ours), dict(raw)
+        return figures
+
+
+def medians(rounds: Sequence[Round]) -> dict[str, float]:
+    """Of the paired ratios, and of each rate."""
+    figures = [one.figures() for one in rounds]
+    names = [name for name in figures[0] if name.endswith(("_ratio", "_bytes_s"))]
+    return {name: median(one[name] for one in figures) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a bench takes, nearly: told before anything of it is made."""
+
+    chunks: int
+    chunk_bytes: int
+    anchor_bytes: int
+
+    @classmethod
+    def of(cls, board: Profile, wanted_bytes: float) -> Sizes:
+        """About so many bytes of rows, in whole chunks, one at least."""
+        rows_bytes = board.grid * board.row_bytes
+        chunks = max(1, round(wanted_bytes / rows_bytes))
+        # Headers, token ids, and the names of the chunks below an anchor.
+        more = 8 * PAGE + 4 * board.grid
+        return cls(chunks, rows_bytes + more, board.anchor_bytes + more + 32 * chunks)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all files of one save."""
+        return self.chunks * self.chunk_bytes + self.anchor_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Rows and sections, two copies of those, six staging buffers, and the raw one."""
+        slots = 3 * self.chunk_bytes + 2 * self.anchor_bytes
+        reading = 2 * max(self.chunk_bytes, self.anchor_bytes)
+        return self.nbytes + 2 * self.anchor_bytes + slots + reading
+
+    @property
+    def drive_bytes(self) -> int:
+        """Both kinds of the same bytes at once."""
+        return 2 * self.nbytes
+
+
+class Bench:
+    """A tier and a raw file beside it on one drive, and a model whose bytes go there and back."""
+
+    def __init__(self, folder: Path, board: Profile, sizes: Sizes, seed: int) -> None:
+        """Raises BadInput where the folder or the memory won't do."""
+        self._clock, self._jobs = SystemClock(), ThreadJobs()
+        self._files, self._raw = DirectFiles(folder / "tier"), DirectFiles(folder / RAW)
+        self.top = sizes.chunks * board.grid
+        try:
+            self.model = Bulk(board.grid, self.top, board.cost, seed)
+            shapes = Shapes(self.model, "")
+            self._step = shapes.bytes_of(ROWS)
+            self.nbytes = sizes.chunks * self._step + shapes.bytes_of(ANCHOR, sizes.chunks)
+            """Of all files of one save."""
+            self._buffer = self._raw.buffer(self._step)
+        except (RuntimeError, MemoryError, OSError) as error:
+            raise BadInput("--gib", None, f"not enough memory: {error}") from None
+        random = torch.Generator().manual_seed(seed + 1)
+        torch.frombuffer(self._buffer, dtype=torch.int64).random_(generator=random)
+        self._ask = Ask(random_ids(self.top + 1, seed), "check")
+        self.tier = self._opened()
+
+    def _opened(self) -> DiskTier:
+        config = DiskConfig(
+            budget_bytes=2 * self.nbytes,
+            min_free_bytes=0,
+            floor_bytes=0,
+            head_anchors=1,
+            tokens_min=1,
+        )
+        identity = Identity("0" * 64, lambda files: ())
+        found = open_tier(self._files, self._clock, self._jobs, config, self.model, identity)
+        if isinstance(found, Refusal):
+            raise BadInput("--dir", None, f"{found.name}: {found.why}")
+        return found
+
+    @property
+    def said(self) -> str:
+        """Why files go through the page cache; "" while none had to."""
+        return self._files.said or self._raw.said
+
+    def close(self) -> None:
+        """End everything that writes, what is under way too."""
+        self.tier.clear()
+        self._jobs.close()
+        self.tier.close()
+        for files in (self._files, self._raw):
+            files.close_all()
+
+    def round(self, *, ours_first: bool) -> Round:
+        """All four measurements, raw ones and the tier's in this order or the other."""
+        sums = self.model.sums(self.top)
+        write, raw_write = in_order(self._save, self._write_raw, ours_first)
+        self.model.wipe()
+        read, raw_read = in_order(lambda: self._restore(sums), self._read_raw, ours_first)
+        self.tier.clear()
+        self._jobs.drain()
+        self.tier.keeper.absorb()
+        self._raw.unlink(RAW)
+        self._raw.fsyncdir()
+        return Round(ours_first, self.nbytes, write, raw_write, read, raw_read)
+
+    # the tier
+
+    def _save(self) -> Parts:
+        """From the moment the prefill is at its last line until all is acknowledged."""
+        grid, tier = self.model.grid, self.tier
+        writer = DiskWriter(tier, self.model)
+        writer.begin(self._ask, self._ask.ids, 0, clean=True)
+        for stop in range(grid, self.top, grid):
+            writer.passed(stop)
+        with self._timed("write_s") as parts:
+            writer.passed(self.top)
+            writer.prefilled()
+            self._jobs.drain()
+            tier.keeper.absorb()
+        dropped = [event.why for event in tier.events() if event.event in ("drop", "stuck")]
+        if dropped or not tier.index.entries:
+            why = f"nothing was saved: {', '.join(dropped) or 'no entry'}"
+            raise BadInput("--dir", None, why)
+        return parts
+
+    def _restore(self, sums: list[int]) -> Parts:
+        """From the offer's entry to all rows in place and the sections copied."""
+        account = Account.empty(self.model.window, AnchorConfig())
+        offer = self.tier.offer(self._ask, account, self.model.cost())
+        assert offer is not None and offer.line.tokens == self.top
+        with self._timed("read_s") as parts:
+            whole = offer.entry.bring(self.model, self.top)
+        self._jobs.drain()
+        sections = offer.entry.sections
+        if not whole or sections is None:
+            why = [event.why for event in self.tier.events() if event.event in ("fail", "damage")]
+            raise BadInput("--dir", None, f"could not be read: {', '.join(why)}")
+        for section, tensor in zip(self.model.cache_state().sections, sections, strict=True):
+            section.tensor.copy_(tensor)
+        if self.model.sums(self.top) != sums:
+            raise Changed("what came back is not what was saved")
+        return parts
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[dict[str, float]]:
+        """Fills in what the tier spent meanwhile, and `all`."""
+        parts: dict[str, float] = {}
+        before, begun_s = self.tier.stats()[name], self._clock.mono_s()
+        yield parts
+        all_s = self._clock.mono_s() - begun_s
+        after = self.tier.stats()[name]
+        parts |= {what: after[what] - before[what] for what in after} | {"all": all_s}
+
+    # raw
+
+    def _write_raw(self) -> Parts:
+        """One file, reserved before, a chunk's bytes a call, one sync."""
+        clock, files, handle = self._clock, self._raw, self._raw.create(RAW)
+        try:
+            files.preallocate(handle, self.nbytes)
+            begun_s = clock.mono_s()
+            for start, stop in self._pieces():
+                files.write(handle, start, self._buffer[: stop - start])
+            taken_s = clock.mono_s()
+            files.fsync(handle)
+            ended_s = clock.mono_s()
+        finally:
+            files.close(handle)
+        parts = {"drive": taken_s - begun_s, "fsync": ended_s - taken_s}
+        return parts | {"all": ended_s - begun_s}
+
+    def _read_raw(self) -> Parts:
+        files, handle = self._raw, self._raw.open(RAW)
+        try:
+            begun_s = self._clock.mono_s()
+            for start, stop in self._pieces():
+                files.start_read(handle, start, self._buffer[: stop - start]).wait()
+            all_s = self._clock.mono_s() - begun_s
+        finally:
+            files.close(handle)
+        return {"drive": all_s, "all": all_s}
+
+    def _pieces(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, self.nbytes, self._step):
+            yield start, min(start + self._step, self.nbytes)
+
+
+class Changed(Exception):
+    """Bytes came back from the drive that are not those that were saved."""
+
+
+def in_order(
+    ours: Callable[[], Parts], raw: Callable[[], Parts], ours_first: bool
+) -> tuple[Parts, Parts]:
+    """Both, ours before raw or after it."""
+    if ours_first:
+        parts = ours()
+        return parts, raw()
+    parts = raw()
+    return ours(), parts
