@@ -13,17 +13,19 @@ from math import log2
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import GRID, box, engine, joined, plain, serve, tier, tokens
 
+from cache.disk import work as work_module
 from cache.disk.config import DAY_S
 from cache.disk.index import Chunk, Entry, anchor_name, chunk_name
 from cache.disk.plan import Done, Plan, Staged, Stuck
 from cache.disk.shapes import ANCHOR, ROWS
 from cache.disk.tier import DiskTier, lines_of
 from cache.disk.writer import NEVER
-from cache.format import read_record
+from cache.format import Layout, read_record
 from cache.types import Cost, Ids
 from engine.witness import Witness
 from sim.clock import VirtualClock
@@ -537,6 +539,15 @@ def test_uses_outlive_a_restart() -> None:
     assert not [name for name in life.files.list() if name.endswith(("rows", "anchor"))]
 
 
+def test_the_day_of_writing_outlives_a_restart() -> None:
+    life = written()
+    life.clock.charge(2 * DAY_S)
+    life.start()
+    entry = next(iter(life.tier.index))
+    assert (entry.hits, entry.used_s) == (0, WALL_S)
+    life.stop()
+
+
 def test_counts_outlive_a_new_fingerprint_and_only_a_clear_drops_them() -> None:
     life = written()
     counts = life.tier.keeper.counts.plain()
@@ -580,6 +591,41 @@ def test_a_mode_holds_from_the_next_request() -> None:
     tier_.configure(replace(tier_.config, mode="on"))
     life.ask(tokens(4 * GRID, 91))
     assert life.ask(PROMPT) == "disk.grid" and tier_.keeper.counts.plain() != counts
+    life.stop()
+
+
+@pytest.mark.parametrize("what", ["sections", "first rows", "last rows"])
+def test_a_copy_without_memory_costs_an_anchor_and_no_request(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life, calls = Life(), list[int]()
+    life.start(admit_after=1)
+    fill = work_module.fill_chunk
+
+    def fails(tensors: Any, ids: Ids, state: Any, start: int, stop: int) -> None:
+        calls.append(start)
+        if len(calls) == (1 if what == "first rows" else 3):
+            raise torch.OutOfMemoryError("out of memory")
+        fill(tensors, ids, state, start, stop)
+
+    def nowhere(layout: Layout, slot: memoryview) -> list[torch.Tensor]:
+        if layout.kind == ANCHOR:
+            raise torch.OutOfMemoryError("out of memory")
+        return tensors_of(layout, slot)
+
+    tensors_of = Layout.tensors
+    with monkeypatch.context() as patched:
+        if what == "sections":
+            patched.setattr(Layout, "tensors", nowhere)
+        else:
+            patched.setattr(work_module, "fill_chunk", fails)
+        assert life.ask(PROMPT) == "cold"
+    drops = [(e.tokens, e.why) for e in life.on.journal.events if e.event == "drop"]
+    drops += [(e.tokens, e.why) for e in life.tier.events() if e.event == "drop"]
+    assert drops == [(3 * GRID, "memory")] and not life.tier.index.entries
+    assert not [name for name in life.files.list() if name.endswith((".tmp", ".rows"))]
+    life.on.stack.resident.start_cold(life.of)
+    assert life.ask(PROMPT) == "cold" and len(life.tier.index.entries) == 1
     life.stop()
 
 

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from support import GRID, box, engine, joined, serve, tier, tokens, verifier
 
 from cache.account import Account
+from cache.disk import reader as reader_module
 from cache.disk.index import anchor_name, chunk_name
 from cache.disk.tier import DiskTier, lines_of
 from cache.exchange import COMPACTION, Exchange
@@ -250,6 +252,30 @@ def test_memory_that_is_refused_costs_a_colder_start() -> None:
     disk.grow = lambda what, nbytes: True
     seat.on.stack.resident.start_cold(seat.of)
     assert seat.ask(LONG).source == "disk.grid"
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_copy_without_memory_costs_a_colder_start(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the sections, of the first chunk above the rows in place, or of the last."""
+    seat = Seat(kept(LONG))
+    seat.ask(A)
+    put, calls = reader_module.put_chunk, list[int]()
+
+    def fails(*arguments: Any) -> Any:
+        calls.append(len(calls))
+        if not at or len(calls) == at:
+            raise torch.OutOfMemoryError("out of memory")
+        return put(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader_module, "put_chunk" if at else "_copies", fails)
+        row = seat.ask(LONG)
+    assert (row.source, row.cached, seat.exchange.tier) == ("grid", 2 * GRID, "resident")
+    assert seat.files is not None and len(seat.files.handles) == 1, "the lock's alone"
+    seat.on.stack.resident.start_cold(seat.of)
+    assert seat.ask(LONG).source == "disk.grid", "nothing is wrong with the files"
 
 
 # what is kept of the rows that go

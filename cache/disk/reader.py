@@ -10,7 +10,7 @@ import torch
 
 from cache.anchors import Tensors
 from cache.disk.index import Entry, chunk_name
-from cache.disk.shapes import ANCHOR, ROWS, Shapes, has_ids, put_chunk
+from cache.disk.shapes import ANCHOR, NO_ROOM, ROWS, Shapes, has_ids, put_chunk
 from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Bad, Header, Layout, tensors_of, unsealed
@@ -108,13 +108,14 @@ class Reader:
             if isinstance(found, str):
                 flying.wait()
                 return Read(None, found, target, reached)
-            with self.spent.on("copy"):
-                if target.kind == ROWS:
-                    put_chunk(found, state, target.stop - self._shapes.grid, target.stop)
-                    reached = target.stop
-                else:
-                    sections = _copies(found, state)
-            if sections is None:
+            try:
+                with self.spent.on("copy"):
+                    if target.kind == ROWS:
+                        put_chunk(found, state, target.stop - self._shapes.grid, target.stop)
+                        reached = target.stop
+                    else:
+                        sections = _copies(found, state)
+            except NO_ROOM:
                 flying.wait()
                 return Read(None, "memory", reached=reached)
         return Read(sections, reached=reached)
@@ -197,12 +198,9 @@ class _Flight:
         return self._failed or self._into[:done]
 
 
-def _copies(tensors: list[torch.Tensor], state: CacheState) -> Tensors | None:
-    """Copies of an anchor's sections where the state's own lie; None without room for them."""
-    try:
-        return tuple(
-            torch.empty_like(section.tensor).copy_(tensor)
-            for section, tensor in zip(state.sections, tensors, strict=True)
-        )
-    except (MemoryError, RuntimeError):
-        return None
+def _copies(tensors: list[torch.Tensor], state: CacheState) -> Tensors:
+    """Copies of an anchor's sections where the state's own lie. Raises NO_ROOM."""
+    return tuple(
+        torch.empty_like(section.tensor).copy_(tensor)
+        for section, tensor in zip(state.sections, tensors, strict=True)
+    )

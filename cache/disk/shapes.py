@@ -16,6 +16,8 @@ ROWS, ANCHOR = "rows", "anchor"
 """The two kinds of file."""
 IDS = "ids"
 """The section of a chunk that holds its token ids."""
+NO_ROOM = (MemoryError, RuntimeError)
+"""What a copy raises that finds no memory on its way: torch's own is a RuntimeError."""
 PACKAGES, PACKAGE_CHARS = 16, 64
 """How many packages an anchor's file names, the last ones, and how much of each name."""
 
@@ -85,14 +87,14 @@ class Shapes:
 def fill_chunk(
     tensors: Sequence[torch.Tensor], ids: Ids, state: CacheState, start: int, stop: int
 ) -> None:
-    """Copy ids and rows [start, stop) of every view into a chunk's sections."""
+    """Copy ids and rows [start, stop) of every view into a chunk's sections. Raises NO_ROOM."""
     tensors[0].copy_(torch.from_numpy(ids[start:stop]))
     for view, tensor in zip(state.views, tensors[1:], strict=True):
         tensor.copy_(view.rows(start, stop))
 
 
 def put_chunk(tensors: Sequence[torch.Tensor], state: CacheState, start: int, stop: int) -> None:
-    """Write a chunk's rows where they belong."""
+    """Write a chunk's rows where they belong. Raises NO_ROOM; some may be written then."""
     for view, tensor in zip(state.views, tensors[1:], strict=True):
         view.rows(start, stop).copy_(tensor)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cache.disk.index import Chunk, Entry, anchor_name, chunk_name
 from cache.disk.plan import Done, Plan, Result, Staged, Stuck
-from cache.disk.shapes import ANCHOR, ROWS, Shapes, fill_chunk
+from cache.disk.shapes import ANCHOR, NO_ROOM, ROWS, Shapes, fill_chunk
 from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Layout, Saving, write_record
@@ -146,7 +146,10 @@ class Work:
         with self.spent.on("copy"), plan.model.device_calls():
             if plan.stopped or stop > plan.fence:
                 return None, plan.stopped or "window"
-            fill_chunk(tensors, plan.ids, plan.model.cache_state(), start, stop)
+            try:
+                fill_chunk(tensors, plan.ids, plan.model.cache_state(), start, stop)
+            except NO_ROOM:
+                return None, "memory"
         return self._sealed(layout, slot), ""
 
     def _sealed(self, layout: Layout, slot: memoryview) -> memoryview:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cache.disk.admission import Candidate, admitted
 from cache.disk.plan import Plan, Staged
+from cache.disk.shapes import NO_ROOM
 from cache.disk.tier import DiskTier, lines_of
 from cache.keys import whole_keys
 from cache.ports import Model
@@ -91,8 +92,13 @@ class DiskWriter:
             plan.hashes[stop // grid - 1], stop, plan.chunks(stop), plan.named(stop)
         )
         sections = self._model.cache_state().sections
-        for section, tensor in zip(sections, layout.tensors(slot), strict=True):
-            tensor.copy_(section.tensor)
+        try:
+            for section, tensor in zip(sections, layout.tensors(slot), strict=True):
+                tensor.copy_(section.tensor)
+        except NO_ROOM:
+            staged.why = "memory"
+            tier.anchor_slots.give(slot)
+            return
         tier.work.anchor(plan, staged, layout, slot)
         tier.keeper.run()
 
