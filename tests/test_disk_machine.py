@@ -193,11 +193,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def rest(self) -> None:
-        """Whatever is to be written is written, and nothing is left over."""
+        """Whatever is to be written is written, and nothing is left over, of earlier errors too."""
         self.jobs.drain()
         self.on.stack.leave()
         self.jobs.drain()
-        if self.files.fault is None and not self.tier.notes.counters["stuck"]:
+        if self.files.fault is None:
+            self.tier.keeper.save_record()
+            self.jobs.drain()
             held = {chunk.name for chunk in self.tier.index.chunks.values()}
             held |= {entry.name for entry in self.tier.index}
             there = {n for n in self.files.list() if n.endswith((".rows", ".anchor", ".tmp"))}

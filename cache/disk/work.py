@@ -14,6 +14,7 @@ from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Layout, Saving, write_record
 from cache.ports import Files, Job
+from cache.saving import TMP
 
 COUNTS = "counts"
 """Name and kind of the record of counts and uses."""
@@ -49,6 +50,8 @@ class Work:
         self.results: deque[Result] = deque()
         self.reserved: set[str] = set()
         """Names that somebody else's files have: they are never written to."""
+        self._left: set[str] = set()
+        """Names that may still be there although they were to go: they are tried again."""
 
     def job(self) -> Job:
         """Do all that is to be done. Of several at once the first does it all."""
@@ -56,6 +59,8 @@ class Work:
             return
         self._running = True
         try:
+            if self._left and self._todo:
+                yield from self._unlink(sorted(self._left), again=True)
             while self._todo:
                 yield from self._todo.popleft()()
         finally:
@@ -92,15 +97,13 @@ class Work:
             if staged.why:
                 return
             image = self._sealed(layout, slot)
-            with self.spent.on("names"):
-                saving = Saving.begin(self._files, name, image)
+            saving = self._saving(name, image)
             yield
             self._finished(saving)
             staged.saving, staged.nbytes = saving, len(image)
         except OSError as error:
             staged.why = code_of(error)
-            if saving is not None:
-                saving.abandon()
+            self._abandon(name, saving)
         finally:
             self._anchors.give(slot)
 
@@ -163,6 +166,19 @@ class Work:
         with self.spent.on("fsync"):
             saving.finish()
 
+    def _saving(self, name: str, image: memoryview) -> Saving:
+        """A file that is being written. Raises OSError."""
+        with self.spent.on("names"):
+            saving = Saving.begin(self._files, name, image)
+        self._left.discard(name + TMP)
+        return saving
+
+    def _abandon(self, name: str, saving: Saving | None) -> None:
+        """A file is given up; what the drive would not remove now is tried again."""
+        if saving is not None:
+            saving.abandon()
+        self._left.add(name + TMP)
+
     def _begun(
         self, image: memoryview, name: int, stop: int
     ) -> tuple[tuple[Saving, Chunk] | None, str]:
@@ -170,9 +186,9 @@ class Work:
         if why := self._refused(chunk.name, len(image)):
             return None, why
         try:
-            with self.spent.on("names"):
-                return (Saving.begin(self._files, chunk.name, image), chunk), ""
+            return (self._saving(chunk.name, image), chunk), ""
         except OSError as error:
+            self._abandon(chunk.name, None)
             return None, code_of(error)
 
     def _landed(self, flying: tuple[Saving, Chunk] | None, done: Done) -> str:
@@ -185,8 +201,9 @@ class Work:
             with self.spent.on("names"):
                 saving.publish()
         except OSError as error:
-            saving.abandon()
+            self._abandon(chunk.name, saving)
             return code_of(error)
+        self._left.discard(chunk.name)
         self._names.add(chunk.name)
         done.chunks.append(chunk)
         return ""
@@ -208,8 +225,11 @@ class Work:
             # Some may have their names by now; nobody was told, so nobody counts on them.
             self.unlink([anchor_name(plan.chunks(staged.line)[-1]) for staged in held])
         for staged in ready:
-            if staged.why and staged.saving is not None:
-                staged.saving.abandon()
+            name = anchor_name(plan.chunks(staged.line)[-1])
+            if staged.why:
+                self._abandon(name, staged.saving)
+            else:
+                self._left.discard(name)
         done.entries = [self._entry(plan, staged) for staged in held if not staged.why]
         done.dropped = [(staged.line, staged.why) for staged in plan.staged if staged.why]
         told = {staged.line for staged in plan.staged}
@@ -232,15 +252,18 @@ class Work:
         nbytes = self._shapes.weight(ANCHOR, staged.nbytes)
         return Entry(chunks[-1], line, chunks, nbytes, plan.named(line))
 
-    def _unlink(self, names: list[str]) -> Job:
+    def _unlink(self, names: list[str], *, again: bool = False) -> Job:
         for name in names:
             yield
             try:
                 self._files.unlink(name)
+                self._left.discard(name)
             except FileNotFoundError:
-                pass
+                self._left.discard(name)
             except OSError as error:
-                self.results.append(Stuck(name, code_of(error)))
+                self._left.add(name)
+                if not again:
+                    self.results.append(Stuck(name, code_of(error)))
             self._names.discard(name)
         try:
             # What was cleared must not come back with the power.
@@ -251,7 +274,11 @@ class Work:
     def _write_record(self) -> Job:
         yield
         meta, self._record = self._record, None
-        if meta is not None and (why := write_record(self._files, COUNTS, COUNTS, meta)):
+        if meta is None:
+            return
+        self._left.discard(COUNTS + TMP)
+        if why := write_record(self._files, COUNTS, COUNTS, meta):
+            self._left.add(COUNTS + TMP)
             self.results.append(Stuck(COUNTS, why))
 
     def _refused(self, name: str, nbytes: int) -> str:
