@@ -2,7 +2,8 @@
 
 Method: real turns on the witness with every tier on. What a conversation is known to hold after
 rows came from files is compared with the same turns without a drive; files that are spoiled or
-can't be read leave the highest line that is still right, which the witness's formula checks.
+can't be read leave the highest line that is still right, which the witness's formula checks. Covers
+cache.disk.chain.
 """
 
 from __future__ import annotations
