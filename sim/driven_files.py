@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 
 from cache.ports import Files, Transfer
 from sim.clock import VirtualClock
@@ -23,18 +25,35 @@ class DrivenFiles:
         self, files: Files, drive: Drive, clock: VirtualClock, weigh: Weigh, capacity_bytes: int
     ) -> None:
         """`capacity_bytes` is what the drive holds in all, in board bytes."""
-        self._files = files
+        self._real = files
         self._drive = drive
         self._clock = clock
         self._weigh = weigh
         self._capacity_bytes = capacity_bytes
         self._names: dict[int, str] = {}
+        self._flying: dict[_Timed, Transfer] = {}
+        self._dead = False
 
     def abandon(self) -> None:
-        """The process that used them has ended: handles and locks are the system's again."""
+        """The process that used them has ended: handles and locks are the system's again.
+
+        Whoever still holds these files can do nothing more: another process may have their handles'
+        numbers by now. Bytes that were on their way arrive.
+        """
+        for transfer in self._flying.values():
+            with suppress(OSError):
+                transfer.wait()
         for handle in sorted(self._names):
-            self._files.close(handle)
+            self._real.close(handle)
         self._names.clear()
+        self._flying.clear()
+        self._dead = True
+
+    @property
+    def _files(self) -> Files:
+        if self._dead:
+            raise OSError(errno.EBADF, "the process that used these files has ended")
+        return self._real
 
     def held_bytes(self) -> int:
         """Board bytes of everything in the directory."""
@@ -58,9 +77,8 @@ class DrivenFiles:
 
     def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
         """Write all of `data` at `offset`."""
-        end_s = self._book(handle, memoryview(data).nbytes, write=True)
         self._files.write(handle, offset, data)
-        self._clock.advance_to(end_s)
+        self._clock.advance_to(self._book(handle, memoryview(data).nbytes, write=True))
 
     def read(self, handle: int, offset: int, nbytes: int) -> bytes:
         """Up to `nbytes` from `offset`; fewer only at the file's end."""
@@ -74,13 +92,13 @@ class DrivenFiles:
 
     def start_write(self, handle: int, offset: int, data: memoryview) -> Transfer:
         """Begin to write all of `data` at `offset`; one transfer at a time on a handle."""
-        end_s = self._book(handle, data.nbytes, write=True)
-        return _Timed(self._files.start_write(handle, offset, data), end_s, self._clock)
+        transfer = self._files.start_write(handle, offset, data)
+        return self._flies(transfer, self._book(handle, data.nbytes, write=True))
 
     def start_read(self, handle: int, offset: int, into: memoryview) -> Transfer:
         """Begin to fill `into` from `offset`; one transfer at a time on a handle."""
-        end_s = self._book(handle, into.nbytes, write=False)
-        return _Timed(self._files.start_read(handle, offset, into), end_s, self._clock)
+        transfer = self._files.start_read(handle, offset, into)
+        return self._flies(transfer, self._book(handle, into.nbytes, write=False))
 
     def fsync(self, handle: int) -> None:
         """The file's bytes are on the drive."""
@@ -89,8 +107,9 @@ class DrivenFiles:
 
     def close(self, handle: int) -> None:
         """Give the handle back."""
+        files = self._files
         self._names.pop(handle, None)
-        self._files.close(handle)
+        files.close(handle)
 
     def fsyncdir(self) -> None:
         """The directory's names are on the drive."""
@@ -131,6 +150,18 @@ class DrivenFiles:
         self._names[handle] = name
         return handle
 
+    def _flies(self, transfer: Transfer, end_s: float) -> _Timed:
+        timed = _Timed(self, end_s)
+        self._flying[timed] = transfer
+        return timed
+
+    def landed(self, timed: _Timed, end_s: float) -> int:
+        """A transfer is over when the bytes are there and the modelled drive says so."""
+        assert self._files is self._real, "nobody waits for a process that has ended"
+        moved = self._flying.pop(timed).wait()
+        self._clock.advance_to(end_s)
+        return moved
+
     def _book(self, handle: int, nbytes: int, *, write: bool) -> float:
         """When the drive will have moved so many real bytes of this file."""
         weight = self._weigh(self._names[handle], nbytes)
@@ -138,15 +169,12 @@ class DrivenFiles:
 
 
 class _Timed:
-    """A transfer that ends when the bytes are there and the modelled drive says so."""
+    """A transfer of these files."""
 
-    def __init__(self, transfer: Transfer, end_s: float, clock: VirtualClock) -> None:
-        self._transfer = transfer
+    def __init__(self, files: DrivenFiles, end_s: float) -> None:
+        self._files = files
         self._end_s = end_s
-        self._clock = clock
 
     def wait(self) -> int:
-        """Bytes moved. Raises OSError when it failed."""
-        moved = self._transfer.wait()
-        self._clock.advance_to(self._end_s)
-        return moved
+        """Bytes moved. Raises OSError when it failed, or its process has ended."""
+        return self._files.landed(self, self._end_s)

@@ -175,6 +175,18 @@ def test_a_real_directory_gives_the_same_ledger(tmp_path: Path, any_room: None) 
     assert there.stat().st_mode & 0o077 == 0
 
 
+def test_a_job_under_way_at_a_restart_leaves_nothing_half_done(
+    tmp_path: Path, any_room: None
+) -> None:
+    """A slow drive, so that the process ends while a file is written; the next start removes it."""
+    slow = replace(BOARD, drive_write_bytes_s=1e6)
+    replay = started([small_night(3, 6)], slow, restarts=(Restart(1),), cache_dir=tmp_path)
+    rows = to_frame(replay)
+    assert (rows["failure"] == "").all() and replay.disk is not None
+    assert replay.disk["sweep"] > 0 and replay.disk["stuck"] == 0
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+
+
 def test_a_second_replay_starts_from_what_the_first_one_left(
     tmp_path: Path, any_room: None
 ) -> None:

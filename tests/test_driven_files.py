@@ -113,11 +113,51 @@ def test_a_dead_process_leaves_no_lock_and_no_handle(driven: DrivenFiles) -> Non
     assert driven.lock("lock") is not None and driven.lock("lock") is None
     driven.create("a.rows")
     driven.abandon()
-    again = driven.lock("lock")
-    assert again is not None
-    driven.close(again)
-    if isinstance(driven._files, SimFiles):
-        assert not driven._files.handles
+    after = again(driven)
+    handle = after.lock("lock")
+    assert handle is not None
+    after.close(handle)
+    if isinstance(driven._real, SimFiles):
+        assert not driven._real.handles
+
+
+def again(driven: DrivenFiles) -> DrivenFiles:
+    """The same directory, as the next process has it."""
+    return DrivenFiles(driven._real, driven._drive, driven._clock, weigh, CAPACITY)
+
+
+def test_what_a_dead_process_left_behind_can_do_nothing_to_the_next(driven: DrivenFiles) -> None:
+    """Its handles' numbers are the next one's, and a job of it may be collected at any time."""
+    clock, image = driven._clock, filled(driven, 2, 7)
+    handle = driven.create("a.rows")
+    transfer = driven.start_write(handle, 0, image)
+    driven.abandon()
+    after = again(driven)
+    lock = after.lock("lock")
+    assert after.size("a.rows") == 2 * PAGE, "bytes that were on their way arrive"
+    for step in (
+        transfer.wait,
+        lambda: driven.close(handle if lock is None else lock),
+        lambda: driven.unlink("a.rows"),
+        lambda: driven.rename("a.rows", "b"),
+        lambda: driven.create("c"),
+        lambda: driven.fsync(handle),
+    ):
+        with pytest.raises(OSError, match="has ended"):
+            step()
+    assert clock.mono_s() == 0.0 and after.list() == ["a.rows", "lock"]
+    assert again(driven).lock("lock") is None, "it is held by the one that lives"
+    assert lock is not None
+    after.close(lock)
+
+
+@pytest.mark.parametrize("make", ["memory"], indirect=True)
+def test_canary_a_dead_process_that_may_go_on_is_seen(
+    driven: DrivenFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DrivenFiles, "_files", property(lambda self: self._real))
+    with pytest.raises((AssertionError, KeyError, pytest.fail.Exception)):
+        test_what_a_dead_process_left_behind_can_do_nothing_to_the_next(driven)
 
 
 def test_errors_pass(driven: DrivenFiles) -> None:

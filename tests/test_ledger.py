@@ -223,3 +223,12 @@ def test_the_memory_of_many_requests_is_drawn_from_the_fullest(ledger: pd.DataFr
     assert len(few) <= 20 < len(all_) and few["peak"].max() == all_["peak"].max()
     for name in ("ceiling", "peak", "anchors", "highest during a request"):
         assert re.search(rf">{name}", text), name
+
+
+def test_the_drive_is_drawn_with_its_budget_where_that_is_near(ledger: pd.DataFrame) -> None:
+    moved = ledger.assign(disk_held=2 * 10**9, disk_written=10**8, disk_read=10**7)
+    near, far = (plots.to_svg(plots.drive_over_time(moved, gb * 10**9)) for gb in (3, 300))
+    assert near == plots.to_svg(plots.drive_over_time(moved, 3 * 10**9))
+    assert near.count("stroke-dasharray") > far.count("stroke-dasharray")
+    for label in ("on the drive", "written so far", "read so far"):
+        assert f">{label}<" in near
