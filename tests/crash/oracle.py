@@ -74,7 +74,8 @@ class Oracle:
 
     def _used(self, clean: dict[str, bytes]) -> Used:
         """What an opened directory is good for; many crashes leave what opens to the same one."""
-        key = frozenset(clean.items())
+        # Where there is room for all, what was counted and used before changes nothing.
+        key = frozenset(item for item in clean.items() if item[0] != "counts" or not self.ample)
         if key not in self.used:
             used = self.used[key] = Used()
             try:

@@ -37,7 +37,9 @@ class Scenario:
     def identity(self) -> Identity:
         return identity(self.who)
 
-    def rig(self, files: object, seed: int | None = None) -> Rig:
+    def rig(
+        self, files: object, seed: int | None = None, tell: Callable[[str], None] | None = None
+    ) -> Rig:
         """Open it; the log begins before."""
         return Rig(
             files,
@@ -46,6 +48,7 @@ class Scenario:
             seed=self.seed if seed is None else seed,
             wall_s=self.wall_s,
             trusted=self.whole,
+            tell=tell,
         )
 
     def run(self, files: SimFiles, seed: int | None = None) -> list[Op]:

@@ -213,10 +213,9 @@ def failing(number: int, *, reverts: bool, word: str = "") -> str:
     return crashed("save that shares chunks", saved(0), word, fault)
 
 
-@pytest.mark.parametrize("reverts", [False, True])
-def test_what_failed_to_sync_is_not_acknowledged(reverts: bool) -> None:
+def test_what_failed_to_sync_is_not_acknowledged() -> None:
     for number in syncs():
-        assert failing(number, reverts=reverts) == ""
+        assert failing(number, reverts=bool(number % 2)) == ""
 
 
 def test_canary_a_sync_is_tried_again(monkeypatch: Patch) -> None:
@@ -232,8 +231,8 @@ def test_canary_a_sync_is_tried_again(monkeypatch: Patch) -> None:
             saving._close()
 
     monkeypatch.setattr(Saving, "finish", twice)
-    assert "lost" in failing(anchor, reverts=False, word="lost")
-    assert "lost" in failing(rows, reverts=True, word="lost")
+    assert "lost" in failing(anchor, reverts=True, word="lost")
+    assert "lost" in failing(rows, reverts=False, word="lost")
     assert "counts of" in failing(counts, reverts=False, word="counts of")
 
 
