@@ -8,6 +8,7 @@ take the rows away, again and again; whatever was written is held to a cold pref
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support import GRID, MODELS, box, engine, forced, joined, plain, serve, tie
 
 from cache.budget import STAGING, freely
 from cache.direct import DirectFiles
+from cache.disk.work import COUNTS
 from cache.disk.writer import DiskWriter
 from cache.host import SystemClock, ThreadJobs
 from cache.journal import TurnRow
@@ -157,6 +159,31 @@ def test_without_memory_nothing_is_staged_or_read_and_every_prompt_is_served() -
         row = play.starts("one")
         assert row.source == "cold" and play.tier.notes.counters["fail"]
         assert not play.tier.notes.counters["damage"], "nothing is wrong with the files"
+
+
+class Unreadable(SimFiles):
+    """A drive that would not read the counts just now."""
+
+    def open(self, name: str) -> int:
+        if name == COUNTS:
+            raise OSError(errno.EIO, "planted")
+        return super().open(name)
+
+
+def test_counts_that_could_not_be_read_are_not_written_over() -> None:
+    play = Play("witness")
+    play.starts("one")
+    counted = play.tier.keeper.counts.plain()
+    state = play.files.snapshot()
+    play.files = Unreadable(state)
+    play.deploys("1")
+    assert not len(play.tier.keeper.counts)
+    play.starts("two")
+    play.rests()
+    assert play.files.snapshot()[COUNTS] == state[COUNTS]
+    play.files = SimFiles(play.files.snapshot())
+    play.deploys("1")
+    assert play.tier.keeper.counts.plain() == counted
 
 
 # threads

@@ -83,7 +83,7 @@ def open_tier(
     index = _index(found, shapes)
     tier = DiskTier(files, clock, jobs, config, shapes, fingerprints, model.window, index, lock)
     _sweep(files, tier, found)
-    _recall(files, tier)
+    _recall(files, tier, there=COUNTS in names)
     tier.keeper.absorb()
     tier.keeper.evict_to(config.budget_bytes)
     return tier
@@ -209,11 +209,12 @@ def _sweep(files: Files, tier: DiskTier, found: _Found) -> None:
     tier.notes.counters["foreign"] += len(found.foreign)
 
 
-def _recall(files: Files, tier: DiskTier) -> None:
+def _recall(files: Files, tier: DiskTier, *, there: bool) -> None:
     """Counts and uses, as the process before left them."""
     record = read_record(files, COUNTS, COUNTS)
     if isinstance(record, Bad):
-        # A later version's is not ours to overwrite.
-        tier.keeper.keeps_record = not (record.future or record.foreign)
+        # A later version's is not ours to overwrite, nor one that the drive may read another time.
+        unread = there and bool(record.error)
+        tier.keeper.keeps_record = not (record.future or record.foreign or unread)
         record = {}
     tier.keeper.take_record(record)
