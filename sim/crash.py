@@ -99,6 +99,24 @@ def crash_states(
                 yield CrashState(files, notes, index)
 
 
+def drawn(
+    start: Start, log: Sequence[Op], draw: random.Random, order: Order = Order.WEAK
+) -> CrashState:
+    """One of the states that a crash after the whole log may leave, in a weak or ordered drive.
+
+    Most of what was open arrived, or half, or little.
+    """
+    assert order is not Order.SEQUENTIAL
+    point = Resolved.of(start, log).point(len(log))
+    share = draw.choice((0.1, 0.5, 0.9))
+    parts = {
+        index: draw.choice(may) if draw.random() < 0.2 else Part(draw.random() < share)
+        for index, may in _open(point).items()
+    }
+    notes = tuple(op.what for op in log if isinstance(op, Note))
+    return CrashState(_built(point, order, parts), notes, len(log))
+
+
 def _points(log: Sequence[Op], since: int) -> list[int]:
     closing = Fsync | FsyncFailed | FsyncDir | Note
     points = {at for at, op in enumerate(log) if isinstance(op, closing)} | {len(log)}
@@ -155,9 +173,8 @@ def _directories(point: Point, order: Order) -> list[dict[str, int]]:
 
 def _chosen(point: Point, draw: random.Random) -> Iterator[Parts]:
     """All, none, each left out or cut, each alone, every prefix, and samples."""
-    may = {entry.index: (Part.NONE, Part.ALL) for entry in point.entries}
-    may |= {p.index: p.parts for pieces in point.pieces.values() for p in pieces}
-    order = sorted(may)
+    may = _open(point)
+    order = list(may)
     everything, nothing = dict.fromkeys(order, Part.ALL), dict.fromkeys(order, Part.NONE)
     yield everything
     yield nothing
@@ -168,6 +185,13 @@ def _chosen(point: Point, draw: random.Random) -> Iterator[Parts]:
         yield nothing | dict.fromkeys(order[:at], Part.ALL)
     for _ in range(SAMPLES):
         yield {index: draw.choice(may[index]) for index in order}
+
+
+def _open(point: Point) -> dict[int, tuple[Part, ...]]:
+    """Of each open operation, in order, what may have arrived."""
+    may = {entry.index: (Part.NONE, Part.ALL) for entry in point.entries}
+    may |= {p.index: p.parts for pieces in point.pieces.values() for p in pieces}
+    return dict(sorted(may.items()))
 
 
 def _built(point: Point, order: Order, parts: Parts) -> Files:

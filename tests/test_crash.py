@@ -8,6 +8,7 @@ logs of the simulated files. Covers sim.pending.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from itertools import product
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.crash import Counts, CrashState, Order, crash_states
+from sim.crash import Counts, CrashState, Order, crash_states, drawn
 from sim.files import SimFiles
 from sim.micro import (
     Create,
@@ -240,6 +241,21 @@ def test_chosen_states_are_some_of_all_with_the_first_and_the_last(
     notes = tuple(op.what for op in on.log if isinstance(op, Note))
     assert (frozenset(on.files().items()), notes) in chosen
     assert counts.states == len(chosen) <= counts.combinations
+
+
+@pytest.mark.parametrize("order", [Order.WEAK, Order.ORDERED])
+@given(on=recorded(), seed=st.integers(0, 1 << 32))
+def test_a_drawn_state_is_one_of_them(order: Order, on: Recorder, seed: int) -> None:
+    state = drawn(on.start, on.log, random.Random(seed), order)
+    assert state in listed(on.start, on.log, order, since=len(on.log))
+
+
+def test_any_state_may_be_drawn() -> None:
+    on = Recorder({"a": b"1234"})
+    on.write(1, 2, b"abcd")
+    on.rename("a", "b")
+    states = as_set(listed(on.start, on.log, Order.WEAK))
+    assert as_set([drawn(on.start, on.log, random.Random(n)) for n in range(300)]) == states
 
 
 def test_a_large_log_is_sampled_and_repeats() -> None:

@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import rig as rigs
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 from rig import A, B, Rig
 from scenarios import BY_NAME, saved
 from test_damage import cuts, directory, flips, swept
 from test_errors import READS, After, Oracle, calls, struck
+from test_power_machine import Power
 
 from cache.disk import open as opening
 from cache.disk import reader, tier, work, writer
@@ -337,3 +340,14 @@ def test_canary_judged_by_what_could_not_be_read(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(opening, "_index", judged)
     assert any("lost" in why for why in opened_badly())
+
+
+# the machine whose power fails
+
+
+@pytest.mark.parametrize("plant", [no_directory_sync, unsynced(".rows"), unsynced(".anchor")])
+def test_canary_power(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    some = settings(Power.TestCase.settings, max_examples=100, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Power, settings=some)
