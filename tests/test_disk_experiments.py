@@ -8,6 +8,7 @@ for the heads; a small night for the restart. Each way that lacks something is t
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from experiments.heads import heads_of
 from replay.bad import BadInput
 from replay.commands import traces_of
 from replay.tracefile import write_trace
+from sim.clock import VirtualClock
 from sim.profile import load
 
 BOARD = load("spark-27b")
@@ -121,6 +123,14 @@ def test_a_slow_drive_holds_nobody_and_loses_what_was_not_copied() -> None:
     # The next turn stands on those rows, and leaves them alone.
     assert (ours["same_session.slow.written"], ours["same_session.slow.dropped_window"]) == (4, 0)
     assert not any(value for key, value in ours.items() if key.endswith("otherwise"))
+
+
+def test_canary_jobs_that_take_the_next_requests_time_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(VirtualClock, "aside", lambda self, at_s: nullcontext())
+    with pytest.raises(AssertionError):
+        test_a_slow_drive_holds_nobody_and_loses_what_was_not_copied()
 
 
 # restart
