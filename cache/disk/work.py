@@ -116,7 +116,8 @@ class Work:
         flying: tuple[Saving, Chunk] | None = None
         for name, stop in self._missing(plan, top) if not why else ():
             yield
-            # One is copied and summed while the drive takes the other.
+            # One is copied and summed while the drive takes the other. The next is begun when that
+            # one is synced and named: a sync waits for whatever is being written beside it.
             image, why = self._copied(plan, name, stop, slots[0])
             why, flying = self._landed(flying, done) or why, None
             if image is None or why:
