@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache as once
 
 from oracle import Oracle
-from rig import CONFIG, GRID, LONG, OTHERS, STRANGER, WALL_S, A, B, Rig, astray, identity
+from rig import ADOPTS, CONFIG, GRID, LONG, OTHERS, STRANGER, WALL_S, A, B, Rig, astray, identity
 
 from cache.disk.config import DAY_S, DiskConfig
 from cache.disk.open import Identity
@@ -161,6 +161,7 @@ SCENARIOS = (
     Scenario("cleared", lambda: saved(0), cleared, {"clear"}),
     Scenario("cleared while writing", lambda: saved(0), cleared_early, {"clear", "drop"}),
     Scenario("another fingerprint", lambda: saved(0), asks(0), {"sweep", "write"}, who="b"),
+    Scenario("adopted", lambda: saved(0), asks(0, 1), {"hit", "write"}, who=ADOPTS),
     Scenario("counts", lambda: saved(0), asks(0, 0), {"hit"}),
     Scenario(
         "damage over rows", lambda: flipped(saved(0), ".rows", 0), in_place, DAMAGE, whole=False

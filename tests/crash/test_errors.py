@@ -17,9 +17,11 @@ from oracle import Oracle, Tally
 from rig import CONFIG, LONG, STRANGER, A, Owed, Refused, Rig, astray
 from scenarios import saved
 
+from cache.ports import PAGE
 from sim.faults import Fault
 from sim.files import SimFiles
 from sim.micro import Note
+from sim.moved import Moved
 
 Told = Callable[[Tally], Tally]
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS)
@@ -180,6 +182,32 @@ def test_a_read_may_give_less(short: int) -> None:
     assert again(rig) + astray(rig) == []
     rig.close()
     assert Oracle().judge(files.snapshot(), Owed()) == []
+
+
+class Short(SimFiles):
+    """One write gives less than it was given, and says so instead of failing."""
+
+    at = 0
+    """Of the writes to come of more than a page."""
+
+    def start_write(self, handle: int, offset: int, data: memoryview) -> Moved:
+        self.at -= len(data) > PAGE
+        return super().start_write(handle, offset, data[: PAGE if self.at == 0 else len(data)])
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_write_may_take_less(at: int) -> None:
+    """Of an anchor's or a chunk's two pages one."""
+    files = Short(saved(1))
+    rig = Rig(files)
+    files.at = at
+    rig.ask(A, "a")
+    rig.settle()
+    assert {e.event for e in (*rig.box.journal.events, *rig.tier.events())} >= {"drop"}
+    assert again(rig) + astray(rig) == []
+    rig.close()
+    notes = [op.what for op in files.log if isinstance(op, Note)]
+    assert Oracle().judge(files.snapshot(), Owed.by(notes)) == []
 
 
 @pytest.mark.parametrize("room", range(0, 90_000, 4_096))

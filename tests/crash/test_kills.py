@@ -71,14 +71,14 @@ def test_canary_kills(quick: dict[str, Any], run: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_point_of_every_scenario(tallied: Told) -> None:
-    found = killed(in_memory(), *BY_NAME)
-    for name in BY_NAME:
-        assert tallied(tally_of(found, name, "in memory")).violations == []
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_kill_at_any_point_of_every_scenario(name: str, tallied: Told) -> None:
+    found = killed(in_memory(), name)
+    assert tallied(tally_of(found, name, "in memory")).violations == []
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_point_on_a_drive(tmp_path: Path, tallied: Told) -> None:
-    found = killed(tmp_path, "first save", "budget", "fenced")
-    for name in found:
-        assert tallied(tally_of(found, name, "on a drive")).violations == []
+@pytest.mark.parametrize("name", ["first save", "budget", "fenced"])
+def test_a_kill_at_any_point_on_a_drive(name: str, tmp_path: Path, tallied: Told) -> None:
+    found = killed(tmp_path, name)
+    assert tallied(tally_of(found, name, "on a drive")).violations == []
