@@ -28,6 +28,8 @@ from sim.profile import Profile
 GATE_BYTES = 64 << 20
 """More than the gate's small model ever writes."""
 ROUNDS_MAX = 1_000
+WARM_UP = 2
+"""Rounds after which each of the tier's buffers, two of a kind, has been used."""
 RATES = (
     *("read_ratio", "write_ratio", "read_bytes_s", "write_bytes_s"),
     *("raw_read_bytes_s", "raw_write_bytes_s"),
@@ -47,6 +49,8 @@ class Found:
     nbytes: int
     """Of one save, and of one restore."""
     rounds: tuple[Round, ...]
+    warm_up: tuple[Round, ...]
+    """Rounds before those, in which buffers were touched for the first time: not in the medians."""
 
     def figures(self) -> dict[str, Any]:
         """In plain values; rates are null where nothing was measured."""
@@ -57,6 +61,7 @@ class Found:
             "direct": not self.said,
             "bytes": self.nbytes,
             "rounds": [one.figures() for one in self.rounds],
+            "warm_up": [one.figures() for one in self.warm_up],
         }
 
 
@@ -141,11 +146,11 @@ def check(folder: Path, case: Case, board: Profile, sizes: Sizes, rounds: int) -
         why = gate(folder / "gate", case, advance)
     made: list[Round] = []
     if why:
-        return Found(why, "", 0, ())  # How fast wrong bytes are is nobody's question.
-    with progress("moving bytes", rounds, unit="rounds") as advance:
+        return Found(why, "", 0, (), ())  # How fast wrong bytes are is nobody's question.
+    with progress("moving bytes", WARM_UP + rounds, unit="rounds") as advance:
         bench = Bench(folder / "rates", board, sizes, case.seed)
         try:
-            for number in range(rounds):
+            for number in range(WARM_UP + rounds):
                 # Raw, ours, ours, raw: what drifts falls on both.
                 made.append(bench.round(ours_first=number % 2 == 1))
                 advance(1)
@@ -153,7 +158,7 @@ def check(folder: Path, case: Case, board: Profile, sizes: Sizes, rounds: int) -
             why = why or str(changed)
         finally:
             bench.close()
-    return Found(why, bench.said, bench.nbytes, tuple(made))
+    return Found(why, bench.said, bench.nbytes, tuple(made[WARM_UP:]), tuple(made[:WARM_UP]))
 
 
 # for a person
@@ -172,9 +177,10 @@ def print_found(console: Console, directory: Path, found: Found) -> None:
         return
     say(f"{found.nbytes / 1e9:.2f} GB saved and restored below {directory}, GB/s; raw: direct I/O")
     table = Table("round", "first", *(f"{a} {b}" for a in ("save", "restore") for b in _COLUMNS))
-    for number, one in enumerate(found.rounds, 1):
+    names = ["warm-up"] * len(found.warm_up) + [str(n + 1) for n in range(len(found.rounds))]
+    for name, one in zip(names, found.warm_up + found.rounds, strict=True):
         figures = one.figures()
-        table.add_row(str(number), figures["first"], *_cells(figures))
+        table.add_row(name, figures["first"], *_cells(figures))
     table.add_section()
     table.add_row("median", "", *_cells(medians(found.rounds)))
     console.print(table)

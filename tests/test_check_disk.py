@@ -60,7 +60,8 @@ def test_gate_and_rates_as_one_object_and_nothing_is_left(run: Run, tmp_path: Pa
     code, out, err = run("check", "disk", "--dir", tmp_path, *SMALL, "--json")
     found = json.loads(out)
     assert (code, found["gate"], err) == (0, "ok", "")
-    assert set(found) == {"gate", *RATES, "direct", "bytes", "rounds"}
+    assert set(found) == {"gate", *RATES, "direct", "bytes", "rounds", "warm_up"}
+    assert len(found["rounds"]) == len(found["warm_up"]) == 2
     assert all(found[name] > 0 for name in RATES) and isinstance(found["direct"], bool)
     first, second = found["rounds"]
     assert (first["first"], second["first"]) == ("raw", "ours")
