@@ -19,12 +19,14 @@ import pytest
 from nights import Builder, small_night
 
 from cache.disk.config import DiskConfig
+from cache.suffix_store import SuffixConfig
 from engine.config import HybridConfig
 from replay import bay, models
 from replay.bad import BadInput
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
 from replay.restarts import Restart
+from replay.suffixes import scratch_store, tokenizer_of
 from replay.trace import Trace
 from replay.worst import staging_of
 from sim.clock import VirtualClock
@@ -158,6 +160,17 @@ def test_a_side_slot_reads_the_drive_too() -> None:
     assert set(rows[rows["source"] == "disk.grid"]["slot"]) == {0, 1}
     # Both share its buffers, which are held once.
     assert rows["held_disk"].max() <= staging_of(board)
+
+
+def test_a_suffix_stores_jobs_go_on_beside_the_drives(night: Trace) -> None:
+    tokenizer = tokenizer_of([night], BOARD, 0)
+    with scratch_store(SuffixConfig(), tokenizer) as store:
+        replay = started([night], restarts=RESTARTS, suffixes=store)
+        rows = to_frame(replay)
+        assert store.documents > 0 and store.tokens > 0, "its jobs were pumped"
+    assert (rows["failure"] == "").all() and (rows["source"] == "disk.grid").any()
+    # What it reads and writes takes no board time.
+    pd.testing.assert_frame_equal(rows, ledger([night], restarts=RESTARTS))
 
 
 # a real directory
