@@ -3,7 +3,7 @@
 Goal: the printed fingerprint is the one that the disk tier uses; every input that differs between
 two folders is named, and none that does not; bad input is one line and exit 2.
 Method: the command line over real folders, as a tier's start leaves them. The canary compares a
-record whose inputs were changed by hand.
+record whose inputs were changed by hand. Covers replay.fingerprints.
 """
 
 from __future__ import annotations
