@@ -1,7 +1,7 @@
 """The writer of one sequence: what is copied out of rows that somebody is about to write to.
 
-Method: a prefill's lines by hand, with jobs that run when a test says so; rows are given up at every
-kind of row, once and again, and the files that are left are the twin's: those below the lowest one.
+Method: a prefill's lines by hand, with jobs that run when a test says so. Windows close at every
+kind of row, once and again; the files that are left are those that end below the lowest one.
 """
 
 from __future__ import annotations
