@@ -36,7 +36,7 @@ def in_memory() -> Path | None:
 def killed(folder: Path | None, *runs: str) -> dict[str, Any]:
     """Of each run the kills, and what was wrong after them."""
     path = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent.parent)))
-    with tempfile.TemporaryDirectory(dir=folder) as root:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="moorage-tier-") as root:
         done = subprocess.run(
             [sys.executable, "-W", "error", str(HERE / "kills.py"), f"{root}/tier", *runs],
             env={**os.environ, "PYTHONPATH": path},

@@ -12,6 +12,7 @@ import errno
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -125,4 +126,5 @@ class Power(RuleBasedStateMachine):
 Power.TestCase.settings = settings(
     max_examples=max(60, settings().max_examples // 2), stateful_step_count=20
 )
-TestPower = Power.TestCase
+TestPower = pytest.mark.timeout(3_600)(Power.TestCase)
+"""A night's run of it takes longer than other tests may."""
