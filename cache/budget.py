@@ -13,8 +13,9 @@ from cache.workspace import Workspace
 
 LEVELS = ("encoded", "store", "anchors", "end", "stash", "park", "pin")
 """What gives memory back, the cheapest to lose first. The order is the seed's."""
-STAGING = "disk"
-"""Buffers of a fixed size, made once and never given back: every cache gives for them."""
+DRIVE = "disk"
+"""What a drive takes: buffers that are made once, and the copy of the sections that is about to
+serve. Every cache gives for it."""
 RETRY_AFTER_S = 30
 """What refuses a prompt is held by no cache: another sequence's work, which ends in tens of
 seconds, or the limits themselves, which somebody has to change."""
@@ -96,7 +97,7 @@ class Budget:
         The reserve goes back first, then the cheaper caches give theirs, as far as needed; nobody
         gives anything when that would not do.
         """
-        assert name in (*LEVELS, STAGING) and nbytes >= 0, (name, nbytes)
+        assert name in (*LEVELS, DRIVE) and nbytes >= 0, (name, nbytes)
         rank = LEVELS.index(name) if name in LEVELS else len(LEVELS)
         cheaper = [level for level in self._levels if LEVELS.index(level.name) < rank]
         limit = self.limits.ceiling_bytes - self.limits.slack_bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.budget import LEVELS, RETRY_AFTER_S, STAGING, Budget, Refused
+from cache.budget import DRIVE, LEVELS, RETRY_AFTER_S, Budget, Refused
 from cache.types import Cost, Limits
 
 COST = Cost(1, 1, workspace_floor_bytes=10, workspace_row_bytes=1)
@@ -101,9 +101,9 @@ def test_cheaper_caches_give_their_room_and_dearer_ones_never() -> None:
 
 def test_every_cache_gives_for_buffers_that_never_do() -> None:
     of, _, shelves = budget(60, store=1, pin=5)
-    assert of.grow(STAGING, 20)
+    assert of.grow(DRIVE, 20)
     assert (shelves["store"].pieces, shelves["pin"].pieces) == (0, 2)
-    assert not of.grow(STAGING, 31) and shelves["pin"].pieces == 2
+    assert not of.grow(DRIVE, 31) and shelves["pin"].pieces == 2
 
 
 def test_who_cant_have_enough_takes_nothing_from_anybody() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support import GRID, MODELS, box, engine, forced, joined, plain, serve, tier, tokens, verifier
 
-from cache.budget import STAGING, freely
+from cache.budget import DRIVE, freely
 from cache.direct import DirectFiles
 from cache.disk.work import COUNTS
 from cache.disk.writer import DiskWriter
@@ -147,15 +147,17 @@ def test_read_only_writes_nothing_and_off_reads_nothing() -> None:
 
 def test_without_memory_nothing_is_staged_or_read_and_every_prompt_is_served() -> None:
     play = Play("witness")
-    play.tier.grow = lambda name, nbytes: name != STAGING
+    play.tier.grow = lambda name, nbytes: name != DRIVE
     assert play.starts("one").source == "cold" and not play.lines
     assert play.tier.held_bytes() == 0
     play.tier.grow = freely
     play.starts("one")
     assert play.lines and play.tier.held_bytes() > 0
-    for refused in (STAGING, "anchors"):
+    for asked in (1, 2):
+        # The copy of the sections, then the buffers to read into.
         play.deploys("1")
-        play.tier.grow = lambda name, nbytes, refused=refused: name != refused
+        answers = [True] * (asked - 1)
+        play.tier.grow = lambda name, nbytes, left=answers: bool(left) and left.pop()
         row = play.starts("one")
         assert row.source == "cold" and play.tier.notes.counters["fail"]
         assert not play.tier.notes.counters["damage"], "nothing is wrong with the files"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cache.budget import STAGING, Grow
+from cache.budget import DRIVE, Grow
 from cache.ports import Files
 
 
@@ -26,7 +26,7 @@ class Staging:
     def make(self, grow: Grow) -> bool:
         """Allocate all that are not there yet; False when the machine has no memory for one."""
         while self._made < self._count:
-            if not grow(STAGING, self._weight):
+            if not grow(DRIVE, self._weight):
                 return False
             try:
                 buffer = self._files.buffer(self._nbytes)

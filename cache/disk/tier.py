@@ -8,7 +8,7 @@ from typing import Any
 
 from cache.account import Account
 from cache.anchors import Tensors
-from cache.budget import Grow, freely
+from cache.budget import DRIVE, Grow, freely
 from cache.disk.chain import Chain
 from cache.disk.config import DiskConfig
 from cache.disk.index import Entry, Index
@@ -127,7 +127,7 @@ class DiskTier:
         entry, session, note = chain.entry, chain.session, self.notes.note
         if not self.holds(entry):
             return None
-        room = self.grow("anchors", model.cost().anchor_bytes)
+        room = self.grow(DRIVE, model.cost().anchor_bytes)
         if not room or not self._reading.make(self.grow):
             note("fail", session, entry.line, 0, "memory")
             return None
