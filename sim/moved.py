@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 SPOILED = b"\xa5"
-"""What is behind the bytes of a short read: file systems differ, so nobody may rely on it."""
+"""What is behind the bytes of a short read, and in place of all of them before its end: systems
+differ, so nobody may rely on it."""
 
 
 class Moved:
@@ -23,9 +24,11 @@ class Moved:
         moved: int = 0,
         error: OSError | None = None,
     ) -> None:
-        """`found` comes into the buffer at `wait`, and what lies behind it is spoiled; None is a
-        write. `arrive` lets the transfer's time pass.
+        """`found` comes into the buffer at `wait`, and what lies behind it is spoiled, as all of it
+        is until then; None is a write. `arrive` lets the transfer's time pass.
         """
+        if found is not None:
+            buffer[:] = SPOILED * len(buffer)
         self._buffer, self._before = buffer, bytes(buffer)
         self._arrive: Callable[[], None] | None = arrive
         self._found, self._moved, self._error = found, moved, error
