@@ -145,7 +145,7 @@ class Rig:
             self.jobs.drain()
             self.tier.keeper.absorb()
             self.look()
-        if not self.tier.notes.counters["stuck"]:
+        if not self.tier.notes.counters["stuck"] and self.tier.keeper.keeps_record:
             self.tell(f"counts {self.counts()}")
 
     def close(self) -> None:
