@@ -624,6 +624,10 @@ def test_a_copy_without_memory_costs_an_anchor_and_no_request(
     drops += [(e.tokens, e.why) for e in life.tier.events() if e.event == "drop"]
     assert drops == [(3 * GRID, "memory")] and not life.tier.index.entries
     assert not [name for name in life.files.list() if name.endswith((".tmp", ".rows"))]
+    slots = [slot for _ in range(2) if (slot := life.tier.anchor_slots.take()) is not None]
+    assert len(slots) == 2, "a buffer was not given back"
+    for slot in slots:
+        life.tier.anchor_slots.give(slot)
     life.on.stack.resident.start_cold(life.of)
     assert life.ask(PROMPT) == "cold" and len(life.tier.index.entries) == 1
     life.stop()

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from support import GRID, box, engine, joined, plain, serve, tier, tokens
@@ -256,6 +256,25 @@ def test_a_marker_that_is_not_ours_is_not_overwritten(
     directory.put("moorage-disk", data)
     found = refused(directory)
     assert found.name == "moorage-disk" and why in found.why
+
+
+def test_a_marker_that_cannot_be_read_just_now_is_left_as_it_is() -> None:
+    class Unread(SimFiles):
+        created: ClassVar[list[str]] = []
+
+        def open(self, name: str) -> int:
+            if name == "moorage-disk":
+                raise OSError(errno.EIO, "planted")
+            return super().open(name)
+
+        def create(self, name: str) -> int:
+            self.created.append(name)
+            return super().create(name)
+
+    found = opened(Unread(STATE))
+    assert isinstance(found, DiskTier) and len(found.index.entries) == 1
+    found.close()
+    assert "moorage-disk.tmp" not in Unread.created
 
 
 @pytest.mark.parametrize("spoil", ["bit", "cut", "kind", "grown"])
@@ -549,6 +568,15 @@ def test_a_file_that_serves_nobody_goes_and_is_written_again(what: str) -> None:
     assert lived.sources == ["cold", "disk.grid"]
     again = directory.snapshot()
     assert {n: again[n] for n in (*CHUNKS, ANCHOR)} == {n: STATE[n] for n in (*CHUNKS, ANCHOR)}
+
+
+def test_an_anchor_under_another_lines_name_goes() -> None:
+    """It says that hash itself, and has every chunk below its line."""
+    name = anchor_name(HASHES[0])
+    data = remade(ANCHOR, hash=f"{HASHES[0]:016x}")
+    directory = Directory("simulated", Path(), STATE | {name: data})
+    assert process(directory).sources == ["disk.grid"]
+    assert name not in directory.snapshot()
 
 
 def test_a_missing_chunk_takes_its_anchor_and_the_chunks_nobody_reads(directory: Directory) -> None:

@@ -229,6 +229,23 @@ def test_a_spoiled_file_leaves_the_highest_line_that_is_right(bad: int, warm: bo
     assert seat.account.taint == len(LONG)
 
 
+def test_what_is_no_higher_than_what_has_come_is_not_read() -> None:
+    """Of two entries the longer is spoiled, the shorter ends where the rows in place do."""
+    seat = Seat(spoil(kept(LONG[: 2 * GRID + 1], LONG), CHUNKS[2]))
+    seat.ask(A)
+    assert seat.files is not None
+    seat.files.opened.clear()
+    row = seat.ask(LONG)
+    assert (row.cached, row.source) == (2 * GRID, "grid")
+    assert seat.read().count("anchor") == 1
+    # Lines that came are lines of the rows in place.
+    seat = Seat(kept(LONG))
+    seat.ask(A), seat.ask(LONG)
+    resident = seat.on.stack.resident
+    assert resident.anchored_below(5 * GRID) == 5 * GRID
+    assert resident.anchored_below(5 * GRID - 1) == 2 * GRID
+
+
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
 def test_a_file_that_cannot_be_opened_costs_a_colder_start(code: int) -> None:
     seat = Seat(kept(LONG))
