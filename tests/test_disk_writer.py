@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import pytest
-from support import GRID, engine, joined, tier, tokens
+from support import GRID, box, engine, joined, serve, tier, tokens
 
 from cache.disk import work as work_module
 from cache.disk.index import anchor_name, chunk_name
@@ -19,6 +19,7 @@ from cache.disk.writer import DiskWriter
 from cache.keys import KEY_ROWS, key_ids
 from cache.types import Ask, Ids
 from sim.files import SimFiles
+from sim.jobs import SeededJobs
 
 IDS = tokens(5 * GRID + 20, 80)
 LINES = (2 * GRID, 3 * GRID, 4 * GRID, 5 * GRID)
@@ -48,12 +49,15 @@ class Prefill:
         self.tier = tier(self.files, self.of, **settings)
         self.writer = DiskWriter(self.tier, self.of)
 
-    def reads(self, session: str = "a", ids: Ids = IDS, line: int = 0) -> None:
-        """Every line above one is passed, and its anchor is under way."""
+    def reads(
+        self, session: str = "a", ids: Ids = IDS, line: int = 0, *, late: bool = False
+    ) -> None:
+        """Every line above one is passed; its anchor is on the drive, unless jobs are late."""
         self.writer.begin(Ask(ids, session), ids, line, clean=True)
         for stop in range(line + GRID, len(ids), GRID):
             self.writer.passed(stop)
-            self.tier.keeper.jobs.drain()
+            if not late:
+                self.tier.keeper.jobs.drain()
 
     def settle(self) -> None:
         """All that is to be done is done, and taken in."""
@@ -92,20 +96,48 @@ def test_rows_from_the_lowest_on_are_not_copied(rows: Sequence[int]) -> None:
     assert prefill.drops() == [(line, "window") for line in LINES if line > min(rows)]
 
 
-def test_a_window_that_has_closed_stays_closed_beside_a_younger_write() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_window_that_has_closed_stays_closed_beside_a_younger_write(late: bool) -> None:
     """Two writes are under way; what the second may still copy the first may not."""
     prefill, first = Prefill(), lines_of(IDS, GRID)
     other = joined(IDS[: 3 * GRID], tokens(2 * GRID + 20, 81))
     second = lines_of(other, GRID)
     prefill.reads()
     prefill.writer.fence(3 * GRID)
-    prefill.reads("b", other, 3 * GRID)
+    prefill.reads("b", other, 3 * GRID, late=late)
     prefill.writer.fence(4 * GRID)
     prefill.settle()
     anchors = [anchor_name(name) for name in (first[1], first[2], second[3])]
     assert prefill.names() == sorted([*map(chunk_name, second[:4]), *anchors])
     window = [(4 * GRID, "window"), (5 * GRID, "window"), (5 * GRID, "window")]
     assert prefill.drops() == window
+
+
+def test_a_prefill_that_is_given_up_before_its_first_line_holds_nothing() -> None:
+    prefill = Prefill()
+    prefill.writer.begin(Ask(IDS, "a"), IDS, 0, clean=True)
+    prefill.writer.prefilled()
+    prefill.settle()
+    assert prefill.drops() == [(line, "cancelled") for line in LINES] and not prefill.names()
+    prefill.reads("b")
+    prefill.writer.prefilled()
+    prefill.settle()
+    assert len(prefill.names()) == 5 + len(LINES)
+
+
+def test_lines_that_the_budget_has_no_room_for_are_told() -> None:
+    """The longest go first: the others need fewer chunks."""
+    whole = Prefill()
+    whole.reads()
+    whole.writer.prefilled()
+    whole.settle()
+    for budget_bytes, left in ((1, 0), (whole.tier.index.held_bytes() - 1, 3)):
+        prefill = Prefill(budget_bytes=budget_bytes)
+        prefill.reads()
+        prefill.writer.prefilled()
+        prefill.settle()
+        assert sorted(entry.line for entry in prefill.tier.index) == list(LINES[:left])
+        assert prefill.drops() == [(line, "budget") for line in LINES[left:]]
 
 
 def test_the_line_that_a_prefill_goes_on_from_is_neither_counted_nor_written() -> None:
@@ -152,6 +184,30 @@ def test_sessions_are_forgotten_in_the_order_of_their_last_long_request() -> Non
     assert not long("a", 0) and long("b", 0)
     # Without a session's name a request is the first as long as nothing was answered in it.
     assert long(None, 0) and long(None, 0) and not long(None, 5)
+
+
+def test_the_window_closes_where_rows_from_files_begin_not_where_they_end() -> None:
+    """Another prompt comes from the drive while every row of a cold one is still to be copied."""
+    other, of = tokens(5 * GRID + 20, 82), engine("witness")
+    files = SimFiles()
+    before = tier(files, of, admit_after=1)
+    serve(box(of, disk=before), other, tokens(3, 1))
+    for _ in range(2):
+        before.keeper.jobs.drain()
+        before.keeper.absorb()
+    before.close()
+    of = engine("witness")
+    late = SeededJobs(0, steps_a_pump_max=0)
+    found = tier(files, of, jobs=late, admit_after=1)
+    on = box(of, disk=found)
+    serve(on, IDS, tokens(3, 2), check_accounts=False)
+    row, _ = serve(on, joined(other, tokens(9, 4)), tokens(3, 3), check_accounts=False)
+    assert (row.source, row.cached) == ("disk.grid", 5 * GRID)
+    late.drain()
+    found.keeper.absorb()
+    assert not {chunk_name(name) for name in lines_of(IDS, GRID)} & set(files.list())
+    whys = {e.why for e in (*on.journal.events, *found.events()) if e.event == "drop"}
+    assert whys == {"window", "staging"}
 
 
 def test_the_device_is_held_while_rows_are_given_up_or_copied(
