@@ -19,6 +19,7 @@ import torch
 from old_files import format_1
 from support import GRID, WINDOW, box, joined, serve, tier, tokens, verifier
 
+from cache.budget import freely
 from cache.format import Header
 from cache.journal import TurnRow
 from cache.types import Manifest
@@ -83,6 +84,22 @@ def test_a_head_of_format_1_serves_bit_for_bit(config: HybridConfig, dtype: str)
     row, verdict = served(config, written(config), 2)
     assert (row.source, row.cached, row.gate) == ("disk.grid", 5 * GRID, "bits")
     assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("row", [3, 5 * GRID - 1])
+def test_an_anchor_of_format_1_over_a_picture_is_not_believed(row: int) -> None:
+    """What a picture needs was not in such a file: zeros would stand for it."""
+    of = Hybrid.random(SEEING, 1, grid=GRID, window=WINDOW)
+    assert of.manifest().legacy_absent
+    opened = tier(written(SEEING), of)
+    (entry,) = (entry for entry in opened.index if entry.line == 5 * GRID)
+    assert opened._reading.make(freely)
+    ids = HEAD[: entry.line].copy()
+    ids[row] = -7
+    read = opened._reader.read(entry, ids, 0, of)
+    assert read.sections is None and "before there was room" in read.why
+    assert read.bad is not None and read.bad.name == entry.name
+    opened.close()
 
 
 def test_files_of_both_versions_lie_beside_each_other() -> None:
