@@ -31,6 +31,7 @@ from engine.witness import Witness
 from sim.clock import VirtualClock
 from sim.files import SimFiles
 from sim.jobs import SeededJobs
+from sim.micro import Create
 
 WALL_S = 1.7e9
 YEAR_S = 365 * DAY_S
@@ -631,6 +632,22 @@ def test_a_copy_without_memory_costs_an_anchor_and_no_request(
     life.on.stack.resident.start_cold(life.of)
     assert life.ask(PROMPT) == "cold" and len(life.tier.index.entries) == 1
     life.stop()
+
+
+def test_a_record_that_waits_is_replaced_by_a_newer_one() -> None:
+    life = Life()
+    life.start()
+    life.settle()
+    before = len(life.files.log)
+    for _ in range(3):
+        life.tier.keeper.counts.add(7)
+        life.tier.keeper.save_record()
+    life.settle()
+    made = [op.name for op in life.files.log[before:] if isinstance(op, Create)]
+    assert made == ["counts.tmp"]
+    life.stop()
+    record = read_record(life.files, "counts", "counts")
+    assert isinstance(record, dict) and record["counts"] == {f"{7:016x}": 3}
 
 
 def test_jobs_may_be_late_by_any_number_of_requests() -> None:

@@ -131,6 +131,7 @@ def test_lines_that_the_budget_has_no_room_for_are_told() -> None:
     whole.reads()
     whole.writer.prefilled()
     whole.settle()
+    assert whole.tier.notes.counters["written_bytes"] == whole.tier.index.held_bytes()
     for budget_bytes, left in ((1, 0), (whole.tier.index.held_bytes() - 1, 3)):
         prefill = Prefill(budget_bytes=budget_bytes)
         prefill.reads()

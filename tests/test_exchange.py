@@ -229,6 +229,12 @@ def test_a_spoiled_file_leaves_the_highest_line_that_is_right(bad: int, warm: bo
     assert seat.account.taint == len(LONG)
 
 
+def test_a_line_where_the_prompt_ends_leaves_nothing_to_forward() -> None:
+    seat = Seat(kept(LONG[: 3 * GRID + 1], LONG))
+    row = seat.ask(LONG[: 5 * GRID])
+    assert (row.source, row.cached) == ("disk.grid", 3 * GRID)
+
+
 def test_what_is_no_higher_than_what_has_come_is_not_read() -> None:
     """Of two entries the longer is spoiled, the shorter ends where the rows in place do."""
     seat = Seat(spoil(kept(LONG[: 2 * GRID + 1], LONG), CHUNKS[2]))
