@@ -376,6 +376,18 @@ def test_a_smaller_budget_holds_for_what_is_on_its_way() -> None:
     assert kept.index.held_bytes() <= 2 * CHUNK + ANCHORED and len(kept.index.entries) == 1
 
 
+def test_a_smaller_budget_holds_at_once_beside_what_is_on_its_way() -> None:
+    kept = Kept()
+    assert kept.write("a")
+    coming = kept.plan("b")
+    assert kept.keeper.admit(coming)
+    kept.tier.configure(replace(kept.tier.config, budget_bytes=1))
+    assert not kept.has("a") and kept.events("evict") == [(GRID, "budget")]
+    kept.land(coming)
+    assert not kept.has("b")
+    kept.tier.check()
+
+
 def test_what_is_written_while_all_is_cleared_does_not_come_back() -> None:
     kept = Kept(budget_bytes=10**9)
     kept.write("ab")

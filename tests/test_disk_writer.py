@@ -6,6 +6,7 @@ kind of row, once and again; the files that are left are those that end below th
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -209,6 +210,41 @@ def test_the_window_closes_where_rows_from_files_begin_not_where_they_end() -> N
     assert not {chunk_name(name) for name in lines_of(IDS, GRID)} & set(files.list())
     whys = {e.why for e in (*on.journal.events, *found.events()) if e.event == "drop"}
     assert whys == {"window", "staging"}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_would_not_be_removed_is_tried_again_unless_it_is_written_anew(
+    named: bool, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is cleared while anchors have passing names, or afterwards; the drive removes nothing."""
+
+    def refuses(self: SimFiles, name: str) -> None:
+        raise OSError(errno.EROFS, "planted", name)
+
+    prefill = Prefill()
+    prefill.reads()
+    with monkeypatch.context() as patched:
+        patched.setattr(SimFiles, "unlink", refuses)
+        if named:
+            prefill.writer.prefilled()
+            prefill.settle()
+        prefill.tier.clear()
+        prefill.writer.prefilled()
+        prefill.settle()
+        assert len(prefill.names()) == (9 if named else 4)
+        if again:
+            prefill.reads("b")
+            if named:
+                prefill.writer.prefilled()
+                prefill.settle()
+    prefill.writer.prefilled()
+    prefill.tier.keeper.save_record()
+    prefill.settle()
+    prefill.tier.keeper.save_record()
+    prefill.settle()
+    names = prefill.names()
+    assert len(names) == (9 if again else 0) and not any(name.endswith("tmp") for name in names)
 
 
 def test_the_device_is_held_while_rows_are_given_up_or_copied(
