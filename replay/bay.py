@@ -83,7 +83,16 @@ class Bay:
         if isinstance(tier, Refusal):
             name = f"/{tier.name}" if tier.name else ""
             raise BadInput(f"{self._place}{name}", None, tier.why)
+        self._make_private()
         return tier, jobs
+
+    def _make_private(self) -> None:
+        """A real directory is nobody else's: once it is known to be a tier's, not before."""
+        if isinstance(self._files, DirectFiles):
+            try:
+                self._files.make_private()
+            except OSError as error:
+                raise BadInput(self._place, None, f"cannot be used: {error.strerror}") from None
 
     def end(self) -> None:
         """The process that opened it is over; its lock is the next one's."""
@@ -98,13 +107,14 @@ class Bay:
 
 
 def _opened(directory: Path) -> Files:
-    """A real directory around the page cache, made private; raises BadInput."""
+    """A real directory around the page cache; raises BadInput."""
     place = str(directory)
     try:
         files = DirectFiles(directory)
         if why := files.unfit():
             raise BadInput(place, None, why)
-        files.make_private()
+    except FileExistsError:
+        raise BadInput(place, None, "not a directory") from None
     except OSError as error:
         raise BadInput(place, None, f"cannot be used: {error.strerror}") from None
     return files

@@ -222,7 +222,7 @@ def foreign(there: Path) -> str:
 
 def a_file(there: Path) -> str:
     there.write_text("mine")
-    return "cannot be used: File exists"
+    return ": not a directory"
 
 
 def no_parent(there: Path) -> str:
@@ -242,12 +242,22 @@ def test_a_directory_that_is_no_tiers_is_refused_in_one_line(
 ) -> None:
     there = tmp_path / ("file/tier" if make is no_parent else "tier")
     why = make(tmp_path / "tier")
-    before = sorted(tmp_path.rglob("*"))
+    before = sorted((path, path.lstat().st_mode) for path in tmp_path.rglob("*"))
     with pytest.raises(BadInput) as caught:
         started([night], cache_dir=there)
     assert str(caught.value).startswith(str(there)) and why in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.rglob("*")) == before
+    after = sorted((path, path.lstat().st_mode) for path in tmp_path.rglob("*"))
+    assert after == before  # Modes too: a refused folder stays open to whom it was.
+
+
+def test_a_directory_becomes_private_once_it_is_a_tiers(
+    night: Trace, tmp_path: Path, any_room: None
+) -> None:
+    there = tmp_path / "tier"
+    there.mkdir(mode=0o755)
+    started([night], cache_dir=there).close()
+    assert there.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_directory_in_use_is_refused(night: Trace, tmp_path: Path, any_room: None) -> None:
