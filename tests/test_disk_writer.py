@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
@@ -210,6 +211,15 @@ def test_the_window_closes_where_rows_from_files_begin_not_where_they_end() -> N
     assert not {chunk_name(name) for name in lines_of(IDS, GRID)} & set(files.list())
     whys = {e.why for e in (*on.journal.events, *found.events()) if e.event == "drop"}
     assert whys == {"window", "staging"}
+
+
+def test_what_a_person_asks_for_reaches_the_rate_and_the_sessions() -> None:
+    found = Prefill().tier
+    assert found.first_long("a", 0) and not found.first_long("a", 0)
+    found.clear()
+    assert found.first_long("a", 0)
+    found.configure(replace(found.config, read_bytes_s=7e8))
+    assert found.stats()["read_bytes_s"] == 7e8
 
 
 @pytest.mark.parametrize("named", [False, True])
