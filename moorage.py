@@ -49,7 +49,11 @@ def replay(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
     cache_dir: Annotated[
-        Path | None, typer.Option(help="folder of the disk tier's files; else they are simulated")
+        Path | None,
+        typer.Option(
+            help="folder of the disk tier's files, else simulated; they are as small as the"
+            " model's rows, figures count the board's bytes"
+        ),
     ] = None,
     adopt_from: AdoptFrom = [],  # noqa: B006
     restart: Annotated[

@@ -10,7 +10,10 @@ class BadInput(ValueError):
 
     def __init__(self, source: str, line: int | None, what: str) -> None:
         self.source, self.line, self.what = source, line, what
-        super().__init__(f"{source}:{line}: {what}" if line is not None else f"{source}: {what}")
+        place = source if line is None else f"{source}:{line}"
+        # A name may hold a newline; the message is one line all the same.
+        said = f"{place}: {what}"
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in said))
 
 
 OnBad = Callable[[BadInput], None]

@@ -121,7 +121,10 @@ def disk_lines(disk: Mapping[str, Any]) -> list[tuple[str, str]]:
     went = ", ".join(f"{event} {disk[event]:,}" for event in (*GONE, "stuck") if disk[event])
     if went:
         lines.append(("gone from it", went))
-    failed = ", ".join(f"{why} {count:,}" for why, count in disk["failed_restores"].items())
+    restores = dict(disk["failed_restores"])
+    if refused := restores.pop("memory", 0):
+        lines.append(("no memory to read", f"{refused:,}"))
+    failed = ", ".join(f"{why} {count:,}" for why, count in restores.items())
     if failed:
         lines.append(("could not be read", f"[red bold]{failed}[/red bold]"))
     return lines

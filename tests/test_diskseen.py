@@ -70,10 +70,11 @@ def test_a_person_is_told_what_went_and_what_failed(replay: Replay) -> None:
     assert disk is not None
     quiet = dict(disk_lines(disk))
     assert set(quiet) == {"drive", "on the drive"}
-    bad = disk | {"drops": {"window": 2}, "evict": 3, "failed_restores": {"EIO": 1}}
+    bad = disk | {"drops": {"window": 2}, "evict": 3, "failed_restores": {"EIO": 1, "memory": 2}}
     said = dict(disk_lines(bad))
     assert said["not written"] == "window 2" and said["gone from it"] == "evict 3"
-    assert "EIO 1" in said["could not be read"]
+    assert "EIO 1" in said["could not be read"] and "memory" not in said["could not be read"]
+    assert said["no memory to read"] == "2"
 
 
 def test_without_a_tier_the_columns_stay_empty() -> None:

@@ -144,3 +144,8 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, ending: str) -
     with pytest.raises(KeyboardInterrupt):
         write_lines(path, lines())
     assert [text for _, text in read_lines(path)] == ["1", "2"]
+
+
+def test_a_refusal_is_one_line_whatever_the_name() -> None:
+    bad = BadInput("/tmp/a\nb\x1b[0m", 3, "is no\ttrace")
+    assert str(bad) == "/tmp/a\\nb\\x1b[0m:3: is no\\ttrace" and bad.source == "/tmp/a\nb\x1b[0m"
