@@ -116,7 +116,7 @@ def test_without_the_drive_nothing_is_said_of_it(run: Run, night: Path, tmp_path
         (("--restart", "0"), "--restart: '0' leaves no request before or after it"),
         (("--restart", "half"), "--restart: 'half' is neither a number of requests nor a share"),
         (("--restart", "5", "--restart", "100%"), "--restart: '100%' leaves no request"),
-        (("--cache-dir", "{}/file"), "file: cannot be used: File exists"),
+        (("--cache-dir", "{}/file"), "file: not a directory"),
         (("--cache-dir", "{}/file/tier"), "file/tier: cannot be used: Not a directory"),
         (("--cache-dir", "{}/full"), "full: holds mine.txt, which is no disk tier's"),
         (("--cache-dir", "{}/new", "--set", "disk=off"), "--cache-dir: is for the disk tier"),
