@@ -2,7 +2,7 @@
 
 Method: random tiny logs against a brute force that tries every subset at every point; a toy writer
 of versioned blocks and a manifest, right and with one step of the protocol left out, whose losses
-are counted over all states (RELIABILITY's table in small); logs too large to be tried in full; the
+are counted over all states; logs too large to be tried in full; the
 logs of the simulated files. Covers sim.pending.
 """
 
