@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import GRID, MODELS, box, engine, forced, joined, serve, tier, tokens, verifier
@@ -21,7 +22,7 @@ from support import GRID, MODELS, box, engine, forced, joined, serve, tier, toke
 from cache.disk import reader as reader_module
 from cache.disk import tier as tier_module
 from cache.disk import writer as writer_module
-from cache.disk.index import chunk_name
+from cache.disk.index import Chunk, Entry, chunk_name
 from cache.disk.tier import DiskTier
 from cache.disk.work import Work
 from cache.disk.writer import DiskWriter
@@ -569,3 +570,18 @@ def test_canary_an_anchor_without_its_chunks(monkeypatch: pytest.MonkeyPatch) ->
             house.sends(tokens(9 * GRID, 92), kind="title")
             house.rests()
             assert {event.why for event in house.events("drop")} <= {"window", "staging"}
+
+
+@pytest.mark.parametrize(("rows", "line"), ((8, 2), (9, 3)))
+def test_a_line_in_a_pictures_first_rows_serves_nobody(rows: int, line: int) -> None:
+    """Two pictures may agree in so few rows: what stands there may be the other's."""
+    house = House("witness")
+    picture = np.arange(-60, -20, dtype=np.int32)
+    ids = joined(tokens(3 * GRID - rows, 60), picture, tokens(30, 61))
+    hashes, index = tier_module.lines_of(ids, GRID), house.tier.index
+    for number, name in enumerate(hashes[:3], 1):
+        index.add_chunk(Chunk(name, number * GRID, 8_192))
+        assert index.add(Entry(name, number * GRID, tuple(hashes[:number]), 8_192))
+    nothing = house.on.stack.resident.account
+    offer = house.tier.offer(Ask(ids), nothing, house.of.cost())
+    assert offer is not None and offer.line.tokens == line * GRID
