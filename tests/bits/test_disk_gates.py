@@ -585,3 +585,31 @@ def test_a_line_in_a_pictures_first_rows_serves_nobody(rows: int, line: int) -> 
     nothing = house.on.stack.resident.account
     offer = house.tier.offer(Ask(ids), nothing, house.of.cost())
     assert offer is not None and offer.line.tokens == line * GRID
+
+
+def swapped_while_open(model: str) -> None:
+    """Two anchors stand in each other's place since the tier was opened."""
+    house = House(model)
+    house.session("a")
+    house.restarts()
+    names = house.files._directory.names
+    low, high = (
+        names[entry.name] for entry in house.tier.index if entry.line in (4 * GRID, 5 * GRID)
+    )
+    low.data, high.data = high.data, low.data
+    row = house.session("b")
+    assert house.events("damage") and row.cached < 4 * GRID
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_whole_file_in_another_ones_place_serves_nobody(model: str) -> None:
+    swapped_while_open(model)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_canary_files_are_taken_for_what_their_names_say(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module.Reader, "_strange", lambda *_: "")
+    with pytest.raises(AssertionError, match="Verdict"):
+        swapped_while_open(model)
