@@ -105,10 +105,6 @@ class OsFiles:
             return "cannot be written by this user"
         return ""
 
-    def is_private(self) -> bool:
-        """Whether nobody but its owner may enter."""
-        return not os.stat(self.root).st_mode & 0o077
-
     def make_private(self) -> None:
         """The directory's mode becomes 0700, whoever made it."""
         os.chmod(self.root, 0o700)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from cache.ports import Files
@@ -13,14 +12,6 @@ from cache.types import Ids
 NAME, PARTIAL, LOCK = "suffix.log", "suffix.log.partial", "suffix.lock"
 _COPIED = 8 << 20
 """Bytes moved at once when the file is written anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a store is not opened: the file, and one line."""
-
-    name: str
-    why: str
 
 
 class SuffixLog:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from cache.ports import Files
 from cache.suffix_format import HEADER_BYTES, parse, refusal, text_of, unrecorded
-from cache.suffix_log import LOCK, NAME, PARTIAL, Refusal, SuffixLog
+from cache.suffix_log import LOCK, NAME, PARTIAL, SuffixLog
+from cache.types import Refusal
 
 CAP_BYTES_MAX = 1 << 29
 """A suffix array over more would not fit its 32-bit counts of bytes."""

@@ -12,11 +12,11 @@ import numpy as np
 from cache.ports import Clock, Files, Job, Jobs
 from cache.suffix_array import SuffixArray
 from cache.suffix_chains import BREAK, Chains, Found
-from cache.suffix_log import Refusal, SuffixLog
+from cache.suffix_log import SuffixLog
 from cache.suffix_open import CAP_BYTES_MAX, Opened, open_log
 from cache.suffix_overlap import Overlap, overlap
 from cache.suffix_recent import Recent, Span, newest_of
-from cache.types import Ids
+from cache.types import Ids, Refusal
 
 Scope = Literal["all", "outputs"]
 Prefer = Literal["newest", "frequent"]

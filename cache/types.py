@@ -210,6 +210,14 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a directory is not opened: the file, or nothing, and one line."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How an operation on the world ended; a failure here is a colder start, never an exception."""
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from cache.direct import DirectFiles
 from cache.disk.config import DAY_S, DiskConfig
-from cache.disk.open import Refusal, open_tier
+from cache.disk.open import open_tier
 from cache.disk.shapes import ANCHOR, ROWS, Shapes
 from cache.disk.tier import DiskTier
 from cache.ports import PAGE, Files
+from cache.types import Refusal
 from engine.adapter import Engine
 from engine.identity import identity_of
 from replay.bad import BadInput

@@ -17,7 +17,7 @@ from cache.config import StackConfig
 from cache.direct import DirectFiles
 from cache.disk.config import DiskConfig
 from cache.disk.index import chunk_name
-from cache.disk.open import Refusal, open_tier
+from cache.disk.open import open_tier
 from cache.disk.tier import lines_of
 from cache.format import Header, read_header
 from cache.guest import GuestConfig
@@ -27,7 +27,7 @@ from cache.parked import ParkConfig
 from cache.ports import PAGE
 from cache.snapshot import StoreConfig
 from cache.stack import Stack
-from cache.types import Gate, Ids
+from cache.types import Gate, Ids, Refusal
 from engine.box import Box
 from engine.events import Chunk, Ready
 from engine.identity import ROOT, identity_of

@@ -15,13 +15,13 @@ from cache.account import Account
 from cache.anchors import AnchorConfig
 from cache.direct import DirectFiles
 from cache.disk.config import DiskConfig
-from cache.disk.open import Identity, Refusal, open_tier
+from cache.disk.open import Identity, open_tier
 from cache.disk.shapes import ANCHOR, ROWS, Shapes
 from cache.disk.tier import DiskTier
 from cache.disk.writer import DiskWriter
 from cache.host import SystemClock, ThreadJobs
 from cache.ports import PAGE
-from cache.types import Ask
+from cache.types import Ask, Refusal
 from replay.bad import BadInput
 from replay.bulk import Bulk, random_ids
 from sim.profile import Profile

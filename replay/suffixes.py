@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cache.host import OsFiles, SystemClock, sigterm_unwinds
-from cache.suffix_log import LOCK, NAME, PARTIAL, Refusal
+from cache.suffix_log import LOCK, NAME, PARTIAL
 from cache.suffix_open import CAP_BYTES_MAX, look
 from cache.suffix_store import SCOPES, SuffixConfig, SuffixStore
-from cache.types import Ids
+from cache.types import Ids, Refusal
 from replay.bad import BadInput
 from replay.source import Source
 from replay.tokens import Tokens

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sim.micro import (
@@ -20,9 +19,6 @@ from sim.micro import (
     Unlink,
 )
 
-Scale = Callable[[str], float]
-"""Board bytes that one real byte of a file stands for, by the file's name."""
-
 
 @dataclass(slots=True)
 class Inode:
@@ -31,7 +27,6 @@ class Inode:
     number: int
     name: str
     """The last name it had."""
-    scale: float
     data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
 
@@ -39,17 +34,17 @@ class Inode:
 class Directory:
     """Names and files. Nothing is checked here but that the drive has room."""
 
-    def __init__(self, scale: Scale, capacity_bytes: int, *, logs: bool) -> None:
+    def __init__(self, capacity_bytes: int, *, logs: bool) -> None:
         self.names: dict[str, Inode] = {}
         self.log: list[Op] = []
-        self._scale, self._capacity, self._logs = scale, capacity_bytes, logs
-        self._held = 0.0
+        self._capacity, self._logs = capacity_bytes, logs
+        self._held = 0
         self._last = 0
 
     @property
     def room_bytes(self) -> int:
-        """Board bytes that are left. A file without a name takes none, open or not."""
-        return self._capacity - round(self._held)
+        """Bytes that are left. A file without a name takes none, open or not."""
+        return self._capacity - self._held
 
     def did(self, step: Op) -> None:
         """Put a step into the log."""
@@ -60,7 +55,7 @@ class Directory:
         """A file that was there before: durable, and not in the log."""
         inode = self._make(name)
         inode.data[:] = inode.synced = data
-        self._held += len(data) * inode.scale
+        self._held += len(data)
 
     def create(self, name: str) -> Inode:
         """A new empty file under a name nobody has."""
@@ -90,8 +85,8 @@ class Directory:
         if (replaced := self.names.get(new)) is not None:
             self._forget(replaced)
         self.names[new] = inode
-        inode.name, inode.scale = new, self._scale(new)
-        self._held += len(inode.data) * inode.scale
+        inode.name = new
+        self._held += len(inode.data)
         self.did(Rename(old, new, inode.number))
 
     def unlink(self, name: str) -> None:
@@ -139,17 +134,17 @@ class Directory:
 
     def _make(self, name: str) -> Inode:
         self._last += 1
-        inode = self.names[name] = Inode(self._last, name, self._scale(name))
+        inode = self.names[name] = Inode(self._last, name)
         return inode
 
     def _has_name(self, inode: Inode) -> bool:
         return self.names.get(inode.name) is inode
 
     def _forget(self, inode: Inode) -> None:
-        self._held -= len(inode.data) * inode.scale
+        self._held -= len(inode.data)
 
     def _resize(self, inode: Inode, nbytes: int) -> None:
-        more = (nbytes - len(inode.data)) * inode.scale * self._has_name(inode)
+        more = (nbytes - len(inode.data)) * self._has_name(inode)
         if more > 0 and self._held + more > self._capacity:
             raise OSError(errno.ENOSPC, "no room on the drive", inode.name)
         self._held += more

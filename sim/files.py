@@ -1,4 +1,4 @@
-"""Files in memory: direct I/O's rules, a drive's time, faults, and a log for the crash states."""
+"""Files in memory: direct I/O's rules, faults, and a log for the crash states."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from cache.ports import PAGE
-from sim.clock import VirtualClock
-from sim.directory import Directory, Inode, Scale
-from sim.drive import Drive
+from sim.directory import Directory, Inode
 from sim.faults import Fault, Rot, Short
 from sim.micro import Note, Op
 from sim.moved import Moved
@@ -20,8 +18,8 @@ from sim.moved import Moved
 class SimFiles:
     """Files of one machine. Reads and writes that are not whole pages fail with EINVAL.
 
-    What a power cut may leave is found from `log` and the state at the start (sim.crash). With a
-    drive and its clock every transfer and sync takes its time; without, none.
+    What a power cut may leave is found from `log` and the state at the start (sim.crash). Nothing
+    takes any time here: sim.driven_files puts a drive before any files.
     """
 
     def __init__(
@@ -30,18 +28,11 @@ class SimFiles:
         *,
         direct: bool = True,
         logs: bool = True,
-        drive: Drive | None = None,
-        clock: VirtualClock | None = None,
-        scale: Scale = lambda name: 1.0,
         capacity_bytes: int = 1 << 40,
     ) -> None:
-        """`state` is durable. Without `direct` any offset and length will do.
-
-        The drive and the capacity count board bytes: a file's own times `scale` of its name.
-        """
-        assert drive is None or clock is not None, "a drive needs a clock"
-        self._direct, self._drive, self._clock, self._scale = direct, drive, clock, scale
-        self._directory = Directory(scale, capacity_bytes, logs=logs)
+        """`state` is durable. Without `direct` any offset and length will do."""
+        self._direct = direct
+        self._directory = Directory(capacity_bytes, logs=logs)
         for name, data in sorted((state or {}).items()):
             self._directory.load(_checked(name), data)
         self._open: dict[int, Inode] = {}
@@ -126,7 +117,7 @@ class SimFiles:
             self._directory.put(inode, offset, done)
         except OSError as error:
             return Moved(data, lambda: None, error=error)
-        arrive = self._booked(handle, inode, len(done), write=True)
+        arrive = self._started(handle)
         return Moved(data, arrive, moved=len(done), error=failed)
 
     def start_read(self, handle: int, offset: int, into: memoryview) -> Moved:
@@ -143,14 +134,13 @@ class SimFiles:
             found = found[: len(found) // 2 if self.fault and self.fault.half else 0]
         if self.short is not None:
             found = found[: self.short(inode.name, len(found))]
-        arrive = self._booked(handle, inode, len(found), write=False)
+        arrive = self._started(handle)
         return Moved(into, arrive, found=found, moved=len(found), error=failed)
 
     def fsync(self, handle: int) -> None:
         """The file's bytes are on the drive."""
         failed = self._failure()
         inode = self._inode(handle)
-        self._sync_time()
         if failed and self.fault is not None:
             self._directory.sync_failed(inode, reverts=self.fault.reverts)
             raise failed
@@ -169,7 +159,6 @@ class SimFiles:
     def fsyncdir(self) -> None:
         """The names are on the drive."""
         self._call()
-        self._sync_time()
         self._directory.names_synced()
 
     def rename(self, old: str, new: str) -> None:
@@ -198,7 +187,7 @@ class SimFiles:
         return sorted(self._directory.names)
 
     def free_bytes(self) -> int:
-        """Board bytes the drive has left."""
+        """Bytes the drive has left."""
         self._call()
         return self._directory.room_bytes if self.free is None else self.free()
 
@@ -242,24 +231,10 @@ class SimFiles:
             )
         return inode
 
-    def _booked(self, handle: int, inode: Inode, nbytes: int, *, write: bool) -> Callable[[], None]:
-        """Book a transfer; what lets the time until its end pass."""
+    def _started(self, handle: int) -> Callable[[], None]:
+        """A transfer begins on a handle; what ends it."""
         self._moving.add(handle)
-        drive, clock, end_s = self._drive, self._clock, 0.0
-        if drive is not None and clock is not None:
-            board = nbytes * self._scale(inode.name)
-            end_s = drive.book(clock.mono_s(), board, write=write)
-
-        def arrive() -> None:
-            self._moving.discard(handle)
-            if clock is not None:
-                clock.advance_to(end_s)
-
-        return arrive
-
-    def _sync_time(self) -> None:
-        if self._drive is not None and self._clock is not None:
-            self._clock.advance_to(self._drive.sync(self._clock.mono_s()))
+        return lambda: self._moving.discard(handle)
 
 
 def _checked(name: str) -> str:

@@ -25,7 +25,7 @@ class Moved:
         error: OSError | None = None,
     ) -> None:
         """`found` comes into the buffer at `wait`, and what lies behind it is spoiled, as all of it
-        is until then; None is a write. `arrive` lets the transfer's time pass.
+        is until then; None is a write. `arrive` is called once, at the end.
         """
         if found is not None:
             buffer[:] = SPOILED * len(buffer)

@@ -13,8 +13,9 @@ from suffix_files import CAP, SHA, allowed, document, documents_of, opened, scri
 from cache import suffix_log, suffix_open
 from cache.host import OsFiles
 from cache.suffix_format import head, record
-from cache.suffix_log import NAME, PARTIAL, Refusal, SuffixLog
+from cache.suffix_log import NAME, PARTIAL, SuffixLog
 from cache.suffix_open import open_log
+from cache.types import Refusal
 from sim.kill_files import KillFiles
 
 

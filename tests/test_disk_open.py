@@ -24,7 +24,7 @@ from support import GRID, box, engine, joined, plain, serve, tier, tokens
 from cache.direct import DirectFiles
 from cache.disk.config import DiskConfig
 from cache.disk.index import anchor_name, chunk_name
-from cache.disk.open import Refusal, open_tier
+from cache.disk.open import open_tier
 from cache.disk.shapes import Shapes
 from cache.disk.tier import DiskTier, lines_of
 from cache.format import Header, Layout
@@ -32,6 +32,7 @@ from cache.header import VERSION
 from cache.host import OsFiles
 from cache.journal import CacheEvent
 from cache.ports import PAGE, Files
+from cache.types import Refusal
 from sim.clock import VirtualClock
 from sim.faults import Fault
 from sim.files import SimFiles

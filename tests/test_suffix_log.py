@@ -37,8 +37,9 @@ from suffix_files import (
 from cache import suffix_format
 from cache.host import OsFiles
 from cache.suffix_format import HEAD_BYTES, HEADER_BYTES, Document, head, parse, record, text_of
-from cache.suffix_log import LOCK, NAME, PARTIAL, Refusal
+from cache.suffix_log import LOCK, NAME, PARTIAL
 from cache.suffix_open import open_log
+from cache.types import Refusal
 from sim.kill_files import KillFiles
 
 SMALL = [document(n)[:size] for n, size in ((1, 5), (2, 1), (3, 7))]

@@ -15,8 +15,9 @@ from suffix_files import CAP, OTHER, SHA, document, held, opened
 
 from cache.host import OsFiles
 from cache.suffix_format import HEADER_BYTES, head, record
-from cache.suffix_log import NAME, Refusal
+from cache.suffix_log import NAME
 from cache.suffix_open import open_log
+from cache.types import Refusal
 
 
 class FullFiles(OsFiles):

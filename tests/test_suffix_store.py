@@ -16,10 +16,10 @@ from suffix_files import SHA, Faulty, PowerFiles
 from cache import suffix_array
 from cache.host import OsFiles, SystemClock, ThreadJobs
 from cache.suffix_array import SuffixArray
-from cache.suffix_log import NAME, Refusal
+from cache.suffix_log import NAME
 from cache.suffix_overlap import Overlap, overlap
 from cache.suffix_store import SuffixConfig, SuffixStore
-from cache.types import Ids
+from cache.types import Ids, Refusal
 from sim.clock import VirtualClock
 from sim.jobs import SeededJobs
 

@@ -16,18 +16,11 @@ from cache.disk.work import COUNTS, code_of
 from cache.format import Bad, Header, read_header, read_record, write_record
 from cache.ports import Clock, Files, Jobs, Model
 from cache.saving import TMP, said
+from cache.types import Refusal
 
 MARKER, LOCK = "moorage-disk", "lock"
 _DATA = re.compile(r"([0-9a-f]{16})\.(rows|anchor)")
 _RECORDS = re.compile(rf"{MARKER}|{COUNTS}|equal|inputs-[0-9a-f]{{12}}")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a directory is not opened: the file, or nothing, and one line."""
-
-    name: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,3 @@ def _quoted(side: Exchange, turns: Sequence[Exchange]) -> str | None:
         if asked and questions[-1] in asked[-1]:
             return turn.session
     return None
-
-
-def _apart_s(turn: Exchange, side: Exchange) -> float:
-    """Seconds between a side request and the nearer end of a turn."""
-    return min(abs(turn.t_s - side.t_s), abs(turn.t_end_s - side.t_s))

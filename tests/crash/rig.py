@@ -13,12 +13,12 @@ from support import VOCAB, box, joined, serve, tokens
 from cache.adopt import accepted
 from cache.checksum import crc32
 from cache.disk.config import DiskConfig
-from cache.disk.open import Identity, Refusal, open_tier
+from cache.disk.open import Identity, open_tier
 from cache.disk.tier import lines_of
 from cache.fingerprint import digest
 from cache.journal import TurnRow
 from cache.stack import Stack
-from cache.types import Ids
+from cache.types import Ids, Refusal
 from engine.witness import Witness
 from replay.verify import WitnessVerifier
 from sim.clock import VirtualClock
