@@ -183,6 +183,8 @@ class Bench:
             writer.prefilled()
             self._jobs.drain()
             tier.keeper.absorb()
+        # What it asks to be written now, the counts, is nobody's time.
+        self._jobs.drain()
         dropped = [event.why for event in tier.events() if event.event in ("drop", "stuck")]
         if dropped or not tier.index.entries:
             why = f"nothing was saved: {', '.join(dropped) or 'no entry'}"
