@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cache.types import CacheState, Cost, Manifest
 
@@ -154,6 +154,35 @@ class Jobs(Protocol):
 
     def drain(self) -> None:
         """Return when every job has ended; raises what a job raised."""
+
+
+Result = TypeVar("Result")
+Given = TypeVar("Given", covariant=True)
+
+
+class Pending(Protocol[Given]):
+    """Work in a worker's hands."""
+
+    def wait(self) -> Given:
+        """What it gave; raises what it raised."""
+
+
+class Workers(Protocol):
+    """Threads for pure work on memory, which nobody else touches meanwhile."""
+
+    def start(self, kind: str, nbytes: int, work: Callable[[], Result]) -> Pending[Result]:
+        """Begin; `kind` and `nbytes` say what a modelled processor charges for it."""
+
+
+class Way(Protocol):
+    """The right of way on a drive: a save goes first, what is written in the background waits."""
+
+    def first(self) -> AbstractContextManager[object]:
+        """Held by whoever a request waits for."""
+
+    def give(self) -> None:
+        """Called between two files of the background: return when nobody goes first, or when that
+        has lasted long enough."""
 
 
 class Memory(Protocol):
