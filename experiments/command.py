@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from experiments.figure import Curve, Figure
 from experiments.registry import MODULES, Experiment, find
+from experiments.results import Rows, curve_name, data_of, write_data
 from experiments.traffic import GateFailed
 from replay.bad import BadInput
 from replay.commands import board_of
@@ -46,7 +47,9 @@ def run_experiment(
         figures = experiment.run(board, traces, skip_bad, suffix_dir)
         data = {"name": name, "figures": as_data(figures)}
         if out is not None:
-            write_folder(out, experiment, board, figures, data)
+            asked = (traces, skip_bad, suffix_dir)
+            tables = experiment.tables(board, *asked) if experiment.tables is not None else {}
+            write_folder(out, experiment, board, figures, data, tables)
     except GateFailed as failure:
         Console(stderr=True, soft_wrap=True).print(f"moorage: gate failed: {failure}", markup=False)
         return 1
@@ -102,17 +105,20 @@ def write_folder(
     board: Profile,
     figures: Sequence[Figure],
     data: dict[str, Any],
+    tables: Mapping[str, Rows],
 ) -> None:
-    """figures.json, index.html, and a PNG a curve; raises BadInput when nothing can be written."""
+    """figures.json, its CSV files, index.html, and a PNG a curve; raises BadInput."""
     curves = experiment.curves(board) if experiment.curves is not None else []
     plots = [plot(curve) for curve in curves]
+    files = data_of(experiment.name, figures, tables, curves)
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "figures.json").write_text(json.dumps(data, indent=1) + "\n")
-        (out / "index.html").write_text(page(experiment, board, figures, plots))
+        write_data(out, files)
+        (out / "index.html").write_text(page(experiment, board, figures, plots, tuple(files)))
         for at, drawn in enumerate(plots):
-            suffix = f"-{at + 1}" if len(plots) > 1 else ""
-            drawn.savefig(out / f"{experiment.name}{suffix}.png", dpi=120, bbox_inches="tight")
+            name = curve_name(experiment.name, at, len(plots))
+            drawn.savefig(out / f"{name}.png", dpi=120, bbox_inches="tight")
     except OSError as error:
         raise BadInput(str(out), None, f"cannot write there: {error.strerror}") from None
 
@@ -139,9 +145,14 @@ def plot(curve: Curve) -> Plot:
 
 
 def page(
-    experiment: Experiment, board: Profile, figures: Sequence[Figure], plots: Sequence[Plot]
+    experiment: Experiment,
+    board: Profile,
+    figures: Sequence[Figure],
+    plots: Sequence[Plot],
+    files: Sequence[str] = (),
 ) -> str:
-    """Table and plots as one HTML page that needs nothing from elsewhere."""
+    """Table and plots as one HTML page that needs nothing from elsewhere; it names its files."""
+    links = ", ".join(f'<a href="{html.escape(f)}">{html.escape(f)}</a>' for f in files)
     rows = "".join(
         f"<tr><td>{html.escape(f.key)}</td><td class=number>{number(f.seed)}</td>"
         f"<td class=number>{number(f.ours)}</td><td>{html.escape(f.unit)}</td>"
@@ -156,5 +167,6 @@ def page(
         f"<title>{title}</title><style>{STYLE}</style></head><body>\n"
         f'<h1>{title}</h1><p class="about">{html.escape(experiment.about)}; '
         f"{html.escape(board.about)}</p>\n{''.join(to_svg(drawn) for drawn in plots)}\n"
-        f"<table>{heads}<th>unit</th><th></th></tr>{rows}</table>\n</body></html>\n"
+        f"<table>{heads}<th>unit</th><th></th></tr>{rows}</table>\n"
+        f"{f'<p>{links}</p>' if links else ''}\n</body></html>\n"
     )

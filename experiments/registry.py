@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from experiments.figure import Curve, Figure
+from experiments.results import Rows
 from replay.bad import BadInput
 from sim.profile import Profile
 
@@ -41,8 +43,9 @@ class Experiment:
 
     A module has NAME, ABOUT (one line) and `run(board)`, or TRACES (names of the traces it replays
     when none are given) and `run(board, names, skip_bad)`, or the same with READS_TRACES where
-    traces only change what it asks. With `curves(board)` it can be plotted. The disk tier is off,
-    unless the module says DISK: the others ask about the caches in memory.
+    traces only change what it asks. With `curves(board)` it can be plotted; with `tables`, which
+    takes what its `run` takes, it writes rows beside its figures: a table's name to its rows. The
+    disk tier is off, unless the module says DISK: the others ask about the caches in memory.
     """
 
     name: str
@@ -53,6 +56,8 @@ class Experiment:
     """Takes the board, names of traces, whether bad lines in them are passed over, and the folder
     of a suffix store, for those with SUFFIX."""
     curves: Callable[[Profile], list[Curve]] | None
+    tables: Callable[..., Mapping[str, Rows]] | None
+    """Takes what `run` takes."""
 
 
 def find(name: str) -> Experiment:
@@ -65,7 +70,19 @@ def find(name: str) -> Experiment:
     traces: tuple[str, ...] = getattr(module, "TRACES", ())
     disk = getattr(module, "DISK", False)
     drafts = getattr(module, "SUFFIX", False)
-    reads = bool(traces) or getattr(module, "READS_TRACES", False)
+    reads = bool(traces) or getattr(module, "READS_TRACES", False) or drafts
+
+    def called(
+        function: str, board: Profile, names: Sequence[str], skip_bad: bool, suffix_dir: Path | None
+    ) -> Any:
+        if suffix_dir is not None and not drafts:
+            raise BadInput("--suffix-dir", None, f"experiment {name} reads no suffix store")
+        if names and not reads:
+            raise BadInput("--traces", None, f"experiment {name} makes its own requests")
+        asked = (names or traces, skip_bad) if reads else ()
+        more = (suffix_dir,) if drafts else ()
+        board = board if disk else replace(board, disk=False)
+        return getattr(module, function)(board, *asked, *more)
 
     def run(
         board: Profile,
@@ -73,20 +90,20 @@ def find(name: str) -> Experiment:
         skip_bad: bool = False,
         suffix_dir: Path | None = None,
     ) -> list[Figure]:
-        figures: list[Figure]
-        if suffix_dir is not None and not drafts:
-            raise BadInput("--suffix-dir", None, f"experiment {name} reads no suffix store")
-        board = board if disk else replace(board, disk=False)
-        if drafts:
-            figures = module.run(board, names or traces, skip_bad, suffix_dir)
-        elif reads:
-            figures = module.run(board, names or traces, skip_bad)
-        elif names:
-            raise BadInput("--traces", None, f"experiment {name} makes its own requests")
-        else:
-            figures = module.run(board)
+        figures: list[Figure] = called("run", board, names, skip_bad, suffix_dir)
         keys = [figure.key for figure in figures]
         assert len(keys) == len(set(keys)), "two figures of one name"
         return figures
 
-    return Experiment(name, module.ABOUT, traces, run, getattr(module, "curves", None))
+    def tables(
+        board: Profile,
+        names: Sequence[str] = (),
+        skip_bad: bool = False,
+        suffix_dir: Path | None = None,
+    ) -> Mapping[str, Rows]:
+        rows: Mapping[str, Rows] = called("tables", board, names, skip_bad, suffix_dir)
+        return rows
+
+    curves = getattr(module, "curves", None)
+    has_tables = hasattr(module, "tables")
+    return Experiment(name, module.ABOUT, traces, run, curves, tables if has_tables else None)
