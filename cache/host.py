@@ -11,6 +11,7 @@ import signal
 import stat
 import threading
 import time
+from calendar import timegm
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,10 @@ class SystemClock:
     def wall_s(self) -> float:
         """Seconds since the epoch; may jump."""
         return time.time()
+
+    def day(self) -> int:
+        """The date in the machine's time zone, as days since 1970-01-01; may jump, back too."""
+        return timegm(time.localtime(self.wall_s())) // 86_400
 
 
 class OsFiles:

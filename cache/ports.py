@@ -71,6 +71,9 @@ class Clock(Protocol):
     def wall_s(self) -> float:
         """Seconds since the epoch; may jump."""
 
+    def day(self) -> int:
+        """The local date, as days since 1970-01-01; may jump, back too."""
+
 
 class Transfer(Protocol):
     """Bytes on their way between a file and a buffer, which nobody touches before `wait`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+DAY_S = 86_400.0
+
 
 class VirtualClock:
     """Clock of a replay; deterministic, as fast as the work that charges it."""
@@ -21,6 +23,10 @@ class VirtualClock:
     def wall_s(self) -> float:
         """The start's date plus what was charged."""
         return self._wall_start_s + self._now_s
+
+    def day(self) -> int:
+        """The date in UTC, as days since 1970-01-01."""
+        return int(self.wall_s() // DAY_S)
 
     def charge(self, seconds: float) -> None:
         """Let `seconds` pass."""

@@ -17,6 +17,14 @@ def test_time_is_what_was_charged() -> None:
     assert clock.mono_s() == 10.0
 
 
+def test_the_date_is_that_of_utc() -> None:
+    clock = VirtualClock(wall_start_s=86_400.0 * 20_000 - 1.0)
+    assert clock.day() == 19_999
+    clock.charge(1.0)
+    assert clock.day() == 20_000
+    assert VirtualClock().day() == 0 and VirtualClock(-1.0).day() == -1
+
+
 def test_time_cannot_fall() -> None:
     with pytest.raises(AssertionError, match="cannot fall"):
         VirtualClock().charge(-1.0)

@@ -4,6 +4,7 @@ transfers on threads of their own (cache.transfers).
 Method: the real things; short writes and reads by wrapping the system calls.
 """
 
+import datetime
 import gc
 import os
 import threading
@@ -227,6 +228,31 @@ def test_the_clock_runs_forward() -> None:
     before = clock.mono_s()
     assert clock.mono_s() >= before
     assert abs(clock.wall_s() - time.time()) < 5
+
+
+@pytest.mark.parametrize(
+    ("zone", "wall_s", "date"),
+    [
+        ("UTC0", 0.0, "1970-01-01"),
+        ("EST5", 0.0, "1969-12-31"),
+        ("JST-9", 86_399.0, "1970-01-02"),
+        # Summer time ends at 2026-10-25T01:00Z: 23:59 local is 21:59Z before that, 22:59Z after.
+        ("CET-1CEST,M3.5.0,M10.5.0/3", 1_792_879_199.0, "2026-10-24"),
+        ("CET-1CEST,M3.5.0,M10.5.0/3", 1_792_879_200.0, "2026-10-25"),
+        ("CET-1CEST,M3.5.0,M10.5.0/3", 1_792_969_199.0, "2026-10-25"),
+        ("CET-1CEST,M3.5.0,M10.5.0/3", 1_792_969_200.0, "2026-10-26"),
+    ],
+)
+def test_a_date_is_the_local_one(
+    zone: str, wall_s: float, date: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        patch.setattr(SystemClock, "wall_s", lambda self: wall_s)
+        day = SystemClock().day()
+    time.tzset()
+    assert datetime.date.fromordinal(719_163 + day).isoformat() == date
 
 
 def test_jobs_run_on_another_thread_in_order() -> None:
