@@ -42,6 +42,7 @@ def slower(board: Profile, factor: float) -> Profile:
         board,
         drive_write_bytes_s=board.drive_write_bytes_s / factor,
         drive_read_bytes_s=board.drive_read_bytes_s / factor,
+        drive_sustained_bytes_s=board.drive_sustained_bytes_s / factor,
         drive_fsync_s=board.drive_fsync_s * factor,
     )
 

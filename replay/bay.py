@@ -44,10 +44,7 @@ class Bay:
         self._adopt_from = adopt_from
         self._place = str(directory) if directory is not None else "the simulated drive"
         self._files: Files = SimFiles(logs=False) if directory is None else _opened(directory)
-        rates = Rates(
-            profile.drive_write_bytes_s, profile.drive_read_bytes_s, profile.drive_fsync_s
-        )
-        self.drive = Drive(rates)
+        self.drive = Drive(Rates.of(profile))
         self._driven: DrivenFiles | None = None
         self._starts = 0
 

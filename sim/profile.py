@@ -104,9 +104,15 @@ class Profile:
     drive_bytes: int
     """All that the drive holds, the tier's files among it."""
     drive_write_bytes_s: float
+    """Into its write cache: see sim.nvme.DriveParams for what these are."""
     drive_read_bytes_s: float
     drive_fsync_s: float
     """What it takes to say that all is written, when all is."""
+    drive_cache_bytes: int
+    drive_sustained_bytes_s: float
+    drive_recover_bytes_s: float
+    drive_settle_s: float
+    drive_pause_bytes_s: float
     device_copy_bytes_s: float
     """Copies between the engine's buffers and the buffers that are written from and read into."""
     decode_tokens_s: float
@@ -163,6 +169,7 @@ class Profile:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         rates = ("drive_write_bytes_s", "drive_read_bytes_s", "device_copy_bytes_s")
+        rates += ("drive_sustained_bytes_s",)
         for name in (*rates, "disk_ttl_days"):
             # Slower than that, a file takes longer than any replay lasts.
             if not getattr(self, name) >= 1e-6:
@@ -201,7 +208,8 @@ NOT_NEGATIVE = (
     *("workspace_floor_bytes", "workspace_row_bytes", "workspace_cap_bytes"),
     *("store_bytes", "store_entry_bytes", "store_boundaries", "encoded_bytes"),
     *("disk_bytes", "disk_min_free_bytes", "disk_head_anchors", "disk_branches", "drive_bytes"),
-    "drive_fsync_s",
+    *("drive_fsync_s", "drive_cache_bytes", "drive_recover_bytes_s", "drive_settle_s"),
+    "drive_pause_bytes_s",
 )
 
 

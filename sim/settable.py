@@ -45,6 +45,11 @@ MOST = {
     "drive_write_bytes_s": 1e15,
     "drive_read_bytes_s": 1e15,
     "drive_fsync_s": 1e6,
+    "drive_cache_bytes": 2**60,
+    "drive_sustained_bytes_s": 1e15,
+    "drive_recover_bytes_s": 1e15,
+    "drive_settle_s": 1e9,
+    "drive_pause_bytes_s": 1e15,
     "device_copy_bytes_s": 1e15,
 }
 """Beyond these no box is described, and the replay's own memory would not do."""
@@ -96,6 +101,11 @@ SETTABLE = {
     "drive_write_bytes_s": float,
     "drive_read_bytes_s": float,
     "drive_fsync_s": float,
+    "drive_cache_bytes": int,
+    "drive_sustained_bytes_s": float,
+    "drive_recover_bytes_s": float,
+    "drive_settle_s": float,
+    "drive_pause_bytes_s": float,
     "device_copy_bytes_s": float,
     "decode_tokens_s": float,
     "drafts": int,

@@ -1,4 +1,4 @@
-"""The modelled drive: one queue at constant rates, a sync that waits, a factor that slows it.
+"""The modelled drive: one queue, a sync that waits, a cache that fills, a factor that slows it.
 
 Method: direct; random bookings against a drive that moves its bytes one by one.
 """
@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.drive import Drive, DriveState, Rates, finish_s
+from sim.drive import Drive, Rates
+from sim.nvme import PLAIN, rested, step
+from sim.profile import load
 
 WRITE, READ = 4, 8
 """Ticks a byte of the naive drive takes, so that every time is a whole number."""
@@ -48,7 +50,8 @@ def test_transfers_take_their_turn(bookings: list[tuple[int, int, bool]]) -> Non
 
 def test_canary_a_drive_without_a_queue_is_seen() -> None:
     bookings = [(0, 5, True), (1, 5, False)]
-    alone = [finish_s(DriveState(RATES), now, n, write) for now, n, write in bookings]
+    fresh = rested(RATES.params)
+    alone = [step(RATES.params, fresh, now, n, write, PLAIN)[1] for now, n, write in bookings]
     assert alone != naive(bookings)
 
 
@@ -63,10 +66,39 @@ def test_a_slow_drive_is_slow_from_the_next_booking_on() -> None:
     assert drive.book(200.0, 8, write=False) == 201.0
 
 
+def test_a_slow_drive_is_slow_past_its_cache_too_and_tells_what_is_free() -> None:
+    rates = Rates(4.0, 8.0, 0.5, 20.0, 1.0, recover_bytes_s=0.5, settle_s=10.0, pause_bytes_s=0.1)
+    drive = Drive(rates)
+    drive.slow = 2.0
+    assert drive.book(0.0, 24, write=True) == 2 * (5 + 4)
+    assert [drive.cache_free_bytes(18.0 + rest) for rest in (0, 10, 12, 20, 1e6)] == [
+        0,
+        0,
+        0,
+        4,
+        20,
+    ]
+    assert drive.book(38.0, 5, write=True) == 38 + 2 * (1 + 1)
+    assert drive.sync(0.0) == 43.0 and drive.cache_free_bytes(42.0) == 0
+
+
+def test_a_board_has_its_drive() -> None:
+    board = load("spark-27b")
+    rates = Rates.of(board)
+    assert (rates.write_bytes_s, rates.fsync_s) == (board.drive_write_bytes_s, board.drive_fsync_s)
+    assert (rates.cache_bytes, rates.settle_s) == (board.drive_cache_bytes, board.drive_settle_s)
+    assert Drive(rates).cache_free_bytes(0.0) == 22e9
+
+
 def test_what_no_drive_has_is_refused() -> None:
     for rates in ((0.0, 1.0, 0.0), (1.0, -1.0, 0.0), (1.0, 1.0, -1.0)):
         with pytest.raises(AssertionError):
             Rates(*rates)
+    for name in ("cache_bytes", "recover_bytes_s", "settle_s", "pause_bytes_s"):
+        with pytest.raises(AssertionError):
+            Rates(1.0, 1.0, **{name: -1.0})
+    with pytest.raises(AssertionError):
+        Rates(1.0, 1.0, sustained_bytes_s=0.0)
     drive = Drive(RATES)
     with pytest.raises(AssertionError):
         drive.slow = 0.0

@@ -107,6 +107,12 @@ def test_settings_change_what_they_name() -> None:
         ({"drive_write_bytes_s": "nan"}, "drive_write_bytes_s must be positive"),
         ({"device_copy_bytes_s": "-1"}, "device_copy_bytes_s must be positive"),
         ({"drive_fsync_s": "nan"}, "drive_fsync_s must not be negative"),
+        ({"drive_cache_bytes": "-1"}, "drive_cache_bytes must not be negative"),
+        ({"drive_cache_bytes": "2e9"}, "is not a number"),
+        ({"drive_sustained_bytes_s": "0"}, "drive_sustained_bytes_s must be positive"),
+        ({"drive_recover_bytes_s": "nan"}, "drive_recover_bytes_s must not be negative"),
+        ({"drive_settle_s": "inf"}, "drive_settle_s must be at most"),
+        ({"drive_pause_bytes_s": "-1"}, "drive_pause_bytes_s must not be negative"),
         ({"grid": "262_145"}, "grid must not be above window"),
     ],
 )
