@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from cache.ports import Files, Transfer
 
 TMP = ".tmp"
@@ -103,3 +105,8 @@ def save_now(files: Files, name: str, image: memoryview) -> str:
 def said(error: OSError) -> str:
     """What the system says of a failure."""
     return error.strerror or str(error)
+
+
+def code_of(error: OSError) -> str:
+    """An error's short name, as a reason in the journal."""
+    return errno.errorcode.get(error.errno or 0, "") or str(error)

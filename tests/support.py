@@ -17,11 +17,12 @@ from cache.guest import GuestConfig
 from cache.journal import Journal, TurnRow
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
-from cache.ports import Clock, Files, Jobs
+from cache.ports import Clock, Files, Jobs, Way
 from cache.snapshot import StoreConfig
 from cache.stack import Stack
 from cache.store import Store
 from cache.types import Gate, Ids
+from cache.writeguard import WriteGuard
 from engine.adapter import Engine
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
@@ -130,6 +131,8 @@ def tier(
     jobs: Jobs | None = None,
     clock: Clock | None = None,
     identity: Identity | None = None,
+    guard: WriteGuard | None = None,
+    way: Way | None = None,
     **settings: Any,
 ) -> DiskTier:
     """The disk tier of a directory; a refusal fails the test."""
@@ -141,6 +144,8 @@ def tier(
         config,
         of,
         identity or plain(),
+        guard,
+        way,
     )
     assert isinstance(found, DiskTier), found
     return found

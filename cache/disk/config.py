@@ -8,6 +8,8 @@ from typing import Literal, get_args
 Mode = Literal["on", "read", "off"]
 """Everything; lookups alone; nothing."""
 MODES: tuple[Mode, ...] = get_args(Mode)
+SESSIONS = "sessions"
+"""The folder in a tier's directory that live conversations have to themselves."""
 DAY_S = 86_400.0
 FREE_FLOOR_BYTES = 50_000_000_000
 """Free space that is left to the file system whatever is set (the seed's figure)."""

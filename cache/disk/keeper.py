@@ -12,8 +12,9 @@ from cache.disk.index import Entry, Index
 from cache.disk.notes import NAME, Notes
 from cache.disk.plan import Done, Plan
 from cache.disk.shapes import ANCHOR, ROWS, Shapes
-from cache.disk.work import Work
+from cache.disk.work import COUNTS, Work
 from cache.ports import Clock, Jobs
+from cache.writeguard import WRITES, WriteGuard
 
 
 class Keeper:
@@ -28,6 +29,7 @@ class Keeper:
         clock: Clock,
         jobs: Jobs,
         notes: Notes,
+        guard: WriteGuard | None = None,
     ) -> None:
         self.config = config
         self.index = index
@@ -39,6 +41,7 @@ class Keeper:
         self._clock = clock
         self.jobs = jobs
         self._notes = notes
+        self._guard = guard
         self._plans: list[Plan] = []
 
     # what is to be written
@@ -125,7 +128,7 @@ class Keeper:
             note("drop", plan.session, line, 0, why)
         nbytes = sum(c.nbytes for c in done.chunks) + sum(e.nbytes for e in done.entries)
         self._notes.counters["written_bytes"] += nbytes
-        if done.entries:
+        if done.entries or (done.chunks and self._guard is not None):
             self.save_record()
 
     # what goes
@@ -161,11 +164,14 @@ class Keeper:
     # counts and uses
 
     def save_record(self) -> None:
-        """Counts and uses go to the drive, in a job."""
+        """Counts and uses go to the drive, in a job, and what was written by day."""
+        guard = self._guard
         if self.keeps_record:
             uses = {f"{e.hash:016x}": [e.hits, e.used_s] for e in self.index}
-            self._work.record({"counts": self.counts.plain(), "uses": uses})
-            self.run()
+            self._work.record(COUNTS, {"counts": self.counts.plain(), "uses": uses})
+        if guard is not None and guard.keeps_record:
+            self._work.record(WRITES, guard.plain())
+        self.run()
 
     def take_record(self, record: Mapping[str, Any]) -> None:
         """Counts and uses as an earlier process left them; what makes no sense is passed over."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
-from cache.disk.config import DiskConfig
+from cache.counted import CountedFiles
+from cache.disk.config import SESSIONS, DiskConfig
 from cache.disk.index import Chunk, Entry, Index
 from cache.disk.notes import NAME
 from cache.disk.shapes import ANCHOR, ROWS, Shapes
 from cache.disk.tier import DiskTier
-from cache.disk.work import COUNTS, code_of
+from cache.disk.work import COUNTS
 from cache.format import Bad, Header, read_header, read_record, write_record
-from cache.ports import Clock, Files, Jobs, Model
-from cache.saving import TMP, said
+from cache.ports import Clock, Files, Jobs, Model, Way
+from cache.saving import TMP, code_of, said
 from cache.types import Refusal
+from cache.writeguard import WRITES, WriteGuard
 
 MARKER, LOCK = "moorage-disk", "lock"
 _DATA = re.compile(r"([0-9a-f]{16})\.(rows|anchor)")
-_RECORDS = re.compile(rf"{MARKER}|{COUNTS}|equal|inputs-[0-9a-f]{{12}}")
+_RECORDS = re.compile(rf"{MARKER}|{COUNTS}|{WRITES}|equal|inputs-[0-9a-f]{{12}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +55,21 @@ def open_tier(
     config: DiskConfig,
     model: Model,
     identity: Identity,
+    guard: WriteGuard | None = None,
+    way: Way | None = None,
 ) -> DiskTier | Refusal:
     """Open the tier of a directory, or make one.
 
     Files are the index. What a crash left half-written goes, and so does what something else
     computed. Nothing that is not ours is touched. Where the drive refuses to delete, the tier goes
     on without those files; it never raises.
+
+    A `guard` takes in the directory's record and is told every byte that is written here from then
+    on, in what budgets count; files that are counted already are taken as they are.
     """
+    shapes = Shapes(model, identity.fingerprint)
+    if guard is not None and not isinstance(files, CountedFiles):
+        files = CountedFiles(files, partial(guard.wrote, "tier"), shapes.weigh)
     try:
         lock = _claim(files)
         if isinstance(lock, Refusal):
@@ -71,12 +83,15 @@ def open_tier(
             files.close(lock)
         return Refusal("", f"cannot be listed: {said(error)}")
     fingerprints = frozenset({identity.fingerprint, *identity.accepts(files)})
-    shapes = Shapes(model, identity.fingerprint)
     found = _look(files, names, fingerprints, shapes)
     index = _index(found, shapes)
-    tier = DiskTier(files, clock, jobs, config, shapes, fingerprints, model.window, index, lock)
+    tier = DiskTier(
+        files, clock, jobs, config, shapes, fingerprints, model.window, index, lock, guard, way
+    )
     _sweep(files, tier, found)
     _recall(files, tier, there=COUNTS in names)
+    if guard is not None and (unread := guard.load(files)):
+        tier.notes.note("unread", None, 0, 0, f"{WRITES}: {unread}")
     tier.keeper.absorb()
     tier.keeper.evict_to(config.budget_bytes)
     return tier
@@ -86,8 +101,10 @@ def _claim(files: Files) -> int | Refusal:
     """Take the directory, if it is a tier's or an empty one. Raises OSError."""
     names = [name for name in files.list() if name != LOCK]
     if MARKER not in names:
-        # A crash may have come between the directory and its marker.
-        others = [name for name in names if name != MARKER + TMP]
+        # A crash may have come between the directory and its marker; what else may be written in
+        # it without a tier is no stranger's.
+        empty = (MARKER + TMP, WRITES, WRITES + TMP)
+        others = [name for name in names if name not in empty and not _is_sessions(files, name)]
         if others:
             first = others[0] if others[0].isprintable() else ascii(others[0])
             why = f"holds {first}, which is no disk tier's: give it a folder of its own"
@@ -108,6 +125,17 @@ def _claim(files: Files) -> int | Refusal:
     return lock
 
 
+def _is_sessions(files: Files, name: str) -> bool:
+    """Whether that is the conversations' folder, which has an owner of its own."""
+    if name != SESSIONS:
+        return False
+    try:
+        files.size(name)
+    except OSError as error:
+        return error.errno == errno.EINVAL
+    return False
+
+
 def _look(
     files: Files, names: Sequence[str], fingerprints: Collection[str], shapes: Shapes
 ) -> _Found:
@@ -116,7 +144,7 @@ def _look(
     for name in names:
         plain = name.removesuffix(TMP)
         if not (_DATA.fullmatch(plain) or _RECORDS.fullmatch(plain)):
-            found.foreign += [name] * (name != LOCK)
+            found.foreign += [name] * (name != LOCK and not _is_sessions(files, name))
         elif name != plain:
             found.useless[name] = "unfinished"
         elif match := _DATA.fullmatch(name):

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from cache.format import Layout, Part
-from cache.ports import Model
+from cache.ports import PAGE, Model
+from cache.saving import TMP
 from cache.types import CacheState, Ids
 
 ROWS, ANCHOR = "rows", "anchor"
@@ -67,6 +68,14 @@ class Shapes:
     def weight(self, kind: str, file_bytes: int) -> int:
         """What a file counts for under the budget: its size, with the board's rows in it."""
         return max(0, file_bytes + self._more[kind])
+
+    def weigh(self, name: str, nbytes: int) -> int:
+        """What real bytes of the file of this name stand for, a passing name or not.
+
+        A page alone is a header, and weighs what it is.
+        """
+        kind = name.removesuffix(TMP).rpartition(".")[2]
+        return nbytes if nbytes <= PAGE or kind not in self._more else self.weight(kind, nbytes)
 
     def bytes_of(self, kind: str, chunks: int = 1) -> int:
         """What a file of this kind, yet to be written, will count for; an anchor names `chunks`."""

@@ -23,8 +23,9 @@ from cache.disk.work import Work
 from cache.hashing import block_hashes
 from cache.journal import CacheEvent
 from cache.keys import whole_keys
-from cache.ports import Clock, Files, Jobs, Model
+from cache.ports import Clock, Files, Jobs, Model, Way
 from cache.types import Ask, Cost, Gate, Ids, Line, Met, Offer, common_prefix
+from cache.writeguard import WriteGuard
 
 
 class DiskTier:
@@ -47,6 +48,8 @@ class DiskTier:
         window: int,
         index: Index,
         lock: int,
+        guard: WriteGuard | None = None,
+        way: Way | None = None,
     ) -> None:
         """Use `open_tier`. `window` bounds the chunks of an entry; `lock` holds the directory."""
         self._files = files
@@ -74,8 +77,11 @@ class DiskTier:
             lambda: self.config.free_bytes,
             names,
             Spent(clock),
+            way.give if way is not None else lambda: None,
         )
-        self.keeper = Keeper(config, index, shapes, self.work, clock, jobs, self.notes)
+        self.guard = guard
+        """What the day's budget leaves to write; None for no such budget."""
+        self.keeper = Keeper(config, index, shapes, self.work, clock, jobs, self.notes, guard)
         self._sessions: OrderedDict[str, None] = OrderedDict()
 
     @property
@@ -202,12 +208,13 @@ class DiskTier:
             "heads": named,
             "write_s": dict(self.work.spent.seconds),
             "read_s": dict(self._reader.spent.seconds),
+            **({"writes": self.guard.stats()} if self.guard is not None else {}),
             **self.notes.counters,
         }
 
     def events(self) -> list[CacheEvent]:
         """What there is to report since the last call."""
-        return self.notes.events()
+        return self.notes.events() + (self.guard.events() if self.guard is not None else [])
 
     def close(self) -> None:
         """Let go of the directory, once the jobs have ended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Layout, Saving, write_record
 from cache.ports import Files, Job
-from cache.saving import TMP
+from cache.saving import TMP, code_of
 
 COUNTS = "counts"
 """Name and kind of the record of counts and uses."""
@@ -35,6 +34,7 @@ class Work:
         free_bytes: Callable[[], int],
         names: set[str],
         spent: Spent,
+        give_way: Callable[[], None],
     ) -> None:
         """`names` are the chunk files that are there; `free_bytes` a write must leave free."""
         self.spent = spent
@@ -44,8 +44,10 @@ class Work:
         self._chunks = chunks
         self._free_bytes = free_bytes
         self._names = names
+        self._give_way = give_way
+        """Called before a file is begun: nothing is held then."""
         self._todo: deque[Callable[[], Job]] = deque()
-        self._record: Mapping[str, Any] | None = None
+        self._records: dict[str, Mapping[str, Any]] = {}
         self._running = False
         self.results: deque[Result] = deque()
         self.reserved: set[str] = set()
@@ -81,11 +83,11 @@ class Work:
         if names:
             self._todo.append(lambda: self._unlink(names))
 
-    def record(self, meta: Mapping[str, Any]) -> None:
-        """Write the counts; a record that waits to be written is replaced by a newer one."""
-        self._record = meta
+    def record(self, name: str, meta: Mapping[str, Any]) -> None:
+        """Write a record; one of its name that waits to be written is replaced by the newer one."""
+        self._records[name] = meta
         # The job may be taking the older one this very moment: whoever finds none does nothing.
-        self._todo.append(self._write_record)
+        self._todo.append(lambda: self._write_record(name))
 
     # steps
 
@@ -93,6 +95,7 @@ class Work:
         saving: Saving | None = None
         name = anchor_name(plan.chunks(staged.line)[-1])
         try:
+            self._give_way()
             staged.why = plan.stopped or self._refused(name, layout.nbytes)
             if staged.why:
                 return
@@ -183,6 +186,7 @@ class Work:
     def _begun(
         self, image: memoryview, name: int, stop: int
     ) -> tuple[tuple[Saving, Chunk] | None, str]:
+        self._give_way()
         chunk = Chunk(name, stop, self._shapes.weight(ROWS, len(image)))
         if why := self._refused(chunk.name, len(image)):
             return None, why
@@ -272,15 +276,15 @@ class Work:
         except OSError as error:
             self.results.append(Stuck("", code_of(error)))
 
-    def _write_record(self) -> Job:
+    def _write_record(self, name: str) -> Job:
         yield
-        meta, self._record = self._record, None
+        meta = self._records.pop(name, None)
         if meta is None:
             return
-        self._left.discard(COUNTS + TMP)
-        if why := write_record(self._files, COUNTS, COUNTS, meta):
-            self._left.add(COUNTS + TMP)
-            self.results.append(Stuck(COUNTS, why))
+        self._left.discard(name + TMP)
+        if why := write_record(self._files, name, name, meta):
+            self._left.add(name + TMP)
+            self.results.append(Stuck(name, why))
 
     def _refused(self, name: str, nbytes: int) -> str:
         """Why a file must not be written: its name is taken, or others are left the space."""
@@ -291,8 +295,3 @@ class Work:
         except OSError as error:
             return code_of(error)
         return "floor" if free - nbytes < self._free_bytes() else ""
-
-
-def code_of(error: OSError) -> str:
-    """An error's short name, as a reason in the journal."""
-    return errno.errorcode.get(error.errno or 0, "") or str(error)

@@ -47,7 +47,17 @@ class DiskWriter:
         counts = tier.keeper.counts.with_one_more([hashes[n // grid - 1] for n in lines])
         prompt = Candidate(lines, counts, len(served), first, ask.last_user, ask.first_answer)
         wanted = [n for n in admitted(prompt, config) if tier.keeper.wants(hashes[n // grid - 1])]
+        if wanted and self._skips(ask.session, wanted[-1]):
+            return
         self._plan = self._planned(ask, served, hashes, wanted)
+
+    def _skips(self, session: str | None, line: int) -> bool:
+        """Whether the day's budget has no room for a plan; its lines are counted all the same."""
+        guard = self._tier.guard
+        if guard is None or guard.allows("tier", line):
+            return False
+        guard.skipped("tier", session, line)
+        return True
 
     def _planned(self, ask: Ask, served: Ids, hashes: list[int], wanted: list[int]) -> Plan | None:
         """A plan that the budget has room for, if need be without the longest lines."""
