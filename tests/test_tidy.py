@@ -34,7 +34,13 @@ MODEL_WORDS = re.compile(
     r"\b(hybrid|witness|gdn|gated.delta|delta.?net|attention|qwen\w*|mtp|rope|conv|transformers?)\b",
     re.I,
 )
-HOSTS = {"cache/host.py", "cache/direct.py", "cache/transfers.py", "engine/capture.py"}
+HOSTS = {
+    "cache/host.py",
+    "cache/direct.py",
+    "cache/transfers.py",
+    "cache/workers.py",
+    "engine/capture.py",
+}
 """Where the real world may be touched."""
 OPENERS = {"replay/open.py", "replay/record.py"}
 RIGS = "experiments/night/"
