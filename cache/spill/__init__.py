@@ -1,1 +1,1 @@
-"""The session spill: whole conversations on a drive, in blocks, written only where they changed."""
+"""The session spill: whole conversations on a drive, written only where they changed."""

@@ -1,4 +1,4 @@
-"""Byte planes to zstd frames and back, on worker threads; what does not shrink stays as it is."""
+"""Byte planes to zstd frames and back, on workers; what does not shrink stays as it is."""
 
 from __future__ import annotations
 

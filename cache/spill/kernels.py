@@ -1,4 +1,4 @@
-"""Triton kernels of the sums and the byte planes; imported only where a tensor is on a device."""
+"""Triton kernels of the sums and the byte planes, imported only for tensors on a device."""
 
 from __future__ import annotations
 
