@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install replay test test-all check clean
+.PHONY: install replay test test-all check notebooks clean
 
 install: .venv/installed
 replay: install
@@ -17,6 +17,10 @@ check: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_tidy.py
+
+# The replays and experiments that they read, into out/notebooks/, then each of them in place.
+notebooks: .venv/installed-test
+	$(BIN)/python notebooks/run.py --measure
 
 clean:
 	rm -rf .venv out build *.egg-info

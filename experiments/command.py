@@ -18,9 +18,10 @@ from experiments.registry import MODULES, Experiment, find
 from experiments.results import Rows, curve_name, data_of, write_data
 from experiments.traffic import GateFailed
 from replay.bad import BadInput
+from replay.colours import MORE
 from replay.commands import board_of
 from replay.page import STYLE
-from replay.plots import MORE, to_svg
+from replay.plots import to_svg
 from sim.profile import Profile
 
 

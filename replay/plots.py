@@ -11,22 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from replay.colours import COLOURS, MORE
 from replay.ledger import CAUSES
-
-COLOURS = {
-    "cached": "#2a7f9e",
-    "new": "#b9c4c9",
-    "reread": "#d1495b",
-    "cold": "#d1495b",
-    "grid": "#7fb7be",
-    "end": "#2a7f9e",
-    "evicted": "#edae49",
-    "unanchored": "#8d6a9f",
-    "slow": "#7a7a4b",
-    "replaced": "#d1495b",
-    "disk.grid": "#66a182",
-}
-MORE = ("#2a7f9e", "#edae49", "#d1495b", "#66a182", "#8d6a9f", "#3d5a6c", "#c98bb9", "#7a7a4b")
 
 
 def reuse_over_time(ledger: pd.DataFrame) -> Figure:

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("cache", "engine", "sim", "replay", "experiments")
+PACKAGES = ("cache", "engine", "sim", "replay", "experiments", "notebooks")
 MAY_IMPORT = {
     "cache": {"cache"},
     "engine": {"cache", "engine"},
     "sim": {"cache", "sim"},
     "replay": {"cache", "engine", "sim", "replay"},
     "experiments": {"cache", "engine", "sim", "replay", "experiments", "moorage"},
+    "notebooks": {"replay"},
 }
 SIM_FROM_CACHE = {"cache.ports", "cache.types"}
 LINES_MAX = 300
