@@ -34,6 +34,9 @@ MODULES = {
     "two-folders": "experiments.two_folders",
     "restart": "experiments.restart",
     "slow-drive": "experiments.slow_drive",
+    "drive-rested-and-not": "experiments.drive_rested_and_not",
+    "pacing": "experiments.pacing",
+    "codec": "experiments.codec",
 }
 
 
