@@ -74,9 +74,10 @@ def torch_join(planes: torch.Tensor, into: torch.Tensor) -> None:
     byte = torch.empty(min(BLOCK, len(into)), dtype=into.dtype, device=into.device)
     for start in range(0, len(into), BLOCK):
         block = into[start : start + BLOCK]
-        block.copy_(planes[-1, start : start + len(block)])
-        for plane in reversed(planes[:-1]):
-            now = byte[: len(block)].copy_(plane[start : start + len(block)])
+        stop = start + len(block)
+        block.copy_(planes[-1, start:stop])
+        for k in range(into.itemsize - 2, -1, -1):
+            now = byte[: len(block)].copy_(planes[k, start:stop])
             block.bitwise_left_shift_(8).bitwise_or_(now)
 
 
