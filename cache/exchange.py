@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cache.account import Account
 from cache.anchors import Anchors
@@ -17,8 +18,10 @@ from cache.ports import Model
 from cache.resident import Resident
 from cache.rows import write_blocks
 from cache.snapshot import Standing
+from cache.spill.names import NAME as SPILL
+from cache.spill.spilled import Spilled
 from cache.store import Store
-from cache.types import COLD, GOES_ON, Ask, Generation, Line, common_prefix
+from cache.types import COLD, GOES_ON, Ask, Cost, Generation, Line, Offer, common_prefix
 from cache.visit import Visits
 from cache.why import Ghosts
 
@@ -80,6 +83,8 @@ class Exchange:
                 return resident.account.best_line(resident.account.valid) or COLD
         elif best is not None and tier == Store.name:
             self._bring(best.entry, line, keep, size)
+        elif best is not None and tier == SPILL:
+            return self._restored(plan, best.entry, line, keep, coming)
         elif best is not None and tier == DISK:
             self._park.save(resident, best.entry.base, keep, size)
             return self._read(plan.ask, best.entry, coming)
@@ -89,16 +94,61 @@ class Exchange:
 
     def _bring(self, entry: Standing, line: Line, keep: Kind | None, size: int) -> None:
         """A snapshot's rows come in place, but for those that are there already."""
-        resident = self._resident
-        self._park.save(resident, entry.base, keep, size)
+        self._park.save(self._resident, entry.base, keep, size)
         write_blocks(self._model.cache_state(), entry.blocks)
-        arriving = entry.account.aside(line.tokens, [line.tokens])
+        self._takes(entry.account.aside(line.tokens, [line.tokens]), entry.base)
+
+    def _takes(self, arriving: Account, base: int) -> None:
+        """Rows from `base` on are another sequence's now; anchors below are still right."""
+        resident, own = self._resident, list(arriving.anchors)
+        lines = {anchor.tokens for anchor in own}
         below = [
-            a for a in resident.account.anchors if a.tokens <= min(entry.base, line.tokens - 1)
+            anchor
+            for anchor in resident.account.anchors
+            if anchor.tokens <= min(base, arriving.valid - 1) and anchor.tokens not in lines
         ]
-        own = list(arriving.anchors)
-        arriving.anchors = Anchors.of(self._config.anchors, [*below, *own])
+        every = sorted([*below, *own], key=lambda anchor: anchor.tokens)
+        arriving.anchors = Anchors.of(self._config.anchors, every)
         resident.exchange(arriving)
+
+    def come_back(self, spilled: Spilled, line: Line) -> bool:
+        """A conversation comes in place from the drive with nobody asking for it, and the model
+        resumes at its line; False, and the rows in place cut, when that failed."""
+        if not spilled.bring(self._model, line.tokens):
+            self._resident.cut(min(spilled.base, self._resident.account.valid))
+            return False
+        account = spilled.account
+        self._takes(account.aside(line.tokens, account.anchors.lines), spilled.base)
+        self._resident.restore(line, self._model)
+        return True
+
+    def _restored(
+        self,
+        plan: Plan,
+        spilled: Spilled,
+        line: Line,
+        keep: Kind | None,
+        coming: Sequence[Generation],
+    ) -> Line:
+        """A whole conversation comes from the drive. When a file is no good, or there is no room,
+        it starts from what is in place, or from the heads of prompts that the drive has."""
+        resident, disk = self._resident, self._disk
+        self._park.save(resident, spilled.base, keep, max(len(plan.served), spilled.stop))
+        if spilled.bring(self._model, line.tokens):
+            account = spilled.account
+            self._takes(account.aside(line.tokens, account.anchors.lines), spilled.base)
+            return line
+        self.tier = Resident.name
+        # Whatever came above is not to be trusted.
+        resident.cut(min(spilled.base, resident.account.valid))
+        line = resident.account.best_line(resident.account.valid) or COLD
+        cost = self._model.cost()
+        ask = replace(plan.ask, ids=plan.served)
+        offer = disk.offer(ask, resident.account, cost) if disk is not None else None
+        if offer is None or not _pays(offer, line, cost):
+            return line
+        self.tier = DISK
+        return self._read(ask, offer.entry, coming)
 
     def _read(self, ask: Ask, chain: Chain, coming: Sequence[Generation]) -> Line:
         """Rows come from files above those in place that are the same.
@@ -122,9 +172,7 @@ class Exchange:
             if disk.holds(chain.entry):
                 return line  # Nothing is wrong with it: there was no room, or no file to open.
             offer = disk.offer(ask, resident.account, cost)
-            if offer is None or offer.read_s >= (offer.line.tokens - line.tokens) / (
-                cost.prefill_tokens_s
-            ):
+            if offer is None or not _pays(offer, line, cost):
                 return line
             chain, self.tier = offer.entry, DISK
 
@@ -158,3 +206,8 @@ class Exchange:
             account = self._resident.account
             rows = common_prefix(account.ids, plan.served)
         return [answer.up_to(rows) for answer in account.generations if answer.start < rows]
+
+
+def _pays(offer: Offer, line: Line, cost: Cost) -> bool:
+    """Whether reading takes less time than forwarding from a line that is in place."""
+    return offer.read_s < (offer.line.tokens - line.tokens) / cost.prefill_tokens_s

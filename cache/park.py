@@ -13,6 +13,7 @@ from cache.pool import Pool
 from cache.ports import Model
 from cache.resident import Resident
 from cache.rows import RowBlock, block_spans, try_copy, write_rows
+from cache.source import in_place
 from cache.types import Ask, Offer, Outcome
 
 
@@ -145,6 +146,8 @@ class Park(Pool):
         account, state = resident.account, self._model.cache_state()
         reach = max([start, reach, *(block.stop for block in coming)])
         outgoing = self._leaving(account, start, reach, keep) if keep else None
+        if keep == "park" and not self._whole(outgoing) and self._evicted(account):
+            outgoing = None
         outgoing = self._make_room(start, outgoing, source, reach)
         self._cover(reach)
         dependents = self._dependents(start, source)
@@ -226,6 +229,15 @@ class Park(Pool):
         outgoing.tops = [top for top in outgoing.tops if outgoing.bytes_of(top, cost) <= limit]
         return outgoing if outgoing.tops else None
 
+    @staticmethod
+    def _whole(outgoing: Outgoing | None) -> bool:
+        """Whether all rows of what goes are to be kept."""
+        return outgoing is not None and outgoing.top == outgoing.account.valid
+
+    def _evicted(self, account: Account) -> bool:
+        """Whether all of the conversation in place lies on a drive now."""
+        return self.leaves(in_place(account, self._model), "evict")
+
     def _make_room(
         self, start: int, outgoing: Outgoing | None, source: Parked | None, reach: int
     ) -> Outgoing | None:
@@ -238,8 +250,10 @@ class Park(Pool):
             if lowest is not None and self._worth(lowest) <= own:
                 self._give_up(lowest)
             elif outgoing is not None:
+                whole = outgoing.kind == "park" and self._whole(outgoing)
                 outgoing.tops.pop(0)
-                outgoing = outgoing if outgoing.tops else None
+                if (whole and self._evicted(outgoing.account)) or not outgoing.tops:
+                    outgoing = None
             else:
                 # What lies above the rows that come back is all that is left to give up.
                 assert source is not None

@@ -70,6 +70,11 @@ class Parked:
         return self.account.valid
 
     @property
+    def stop(self) -> int:
+        """Where its blocks end."""
+        return max((block.stop for block in self.blocks), default=0)
+
+    @property
     def copies(self) -> int:
         """Copies of all sections that it holds."""
         return len(self.account.anchors) + (self.account.end is not None)
@@ -134,6 +139,7 @@ class Outgoing:
     """What is to be kept of the sequence in place, from row `start` on."""
 
     kind: Kind
+    account: Account
     start: int
     reach: int
     """Rows from here on stay where they are: nobody is about to write there."""
@@ -178,7 +184,7 @@ def outgoing_of(
     end = account.end
     if keep == "park" and end is not None and end.tokens == account.valid > start:
         tops.insert(0, Top(account.valid, _kept(lines, keep, config, ends=1), with_end=True))
-    return Outgoing(keep, start, reach, tops)
+    return Outgoing(keep, account, start, reach, tops)
 
 
 def _kept(lines: list[int], keep: Kind, config: ParkConfig, ends: int) -> list[int]:

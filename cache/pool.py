@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 from cache.budget import Grow, freely
 from cache.parked import Kind, ParkConfig, Parked
 from cache.ports import Model
+from cache.source import Source, parked
+
+Leaves = Callable[[Source, Literal["evict", "park"]], bool]
+"""Asked to keep a conversation that loses its place, or its room in the pool; whether it did."""
+
+
+def stays(source: Source, who: str) -> bool:
+    """There is no drive."""
+    return False
 
 
 class Pool:
@@ -16,6 +28,10 @@ class Pool:
         self._grow = grow
         self.entries: list[Parked] = []
         self._turn = 0
+        self.leaves: Leaves = stays
+        """Told of a conversation that is about to be lost."""
+        self.borrowed: int | None = None
+        """Rows in place from here on are a guest's just now, or nobody borrows any."""
         self._arriving_bytes = 0
         """Copies on their way out of the pool, which no account has while room is made."""
 
@@ -51,12 +67,25 @@ class Pool:
         return within and self._grow("park", need + self._arriving_bytes)
 
     def _give_up(self, entry: Parked) -> None:
-        """Keep less of an entry: up to its next lower anchor, or nothing."""
+        """Keep less of an entry: up to its next lower anchor, or nothing.
+
+        A conversation is offered to a drive first: what lies there whole need not be kept here.
+        """
+        if self._left(entry):
+            # Room for the writing may have been made by giving up others, this one among them.
+            self.entries = [other for other in self.entries if other is not entry]
+            return
         lower = [line for line in entry.account.anchors.lines if line < entry.top]
         if lower and lower[-1] > entry.base + self._config.block_rows:
             entry.cut(lower[-1])
         else:
             self.entries.remove(entry)
+
+    def _left(self, entry: Parked) -> bool:
+        """Whether all of an entry lies on a drive now."""
+        if entry.kind != "park" or (self.borrowed is not None and self.borrowed < entry.base):
+            return False
+        return self.leaves(parked(entry, self._model), "park")
 
     def _worth(self, entry: Parked) -> float:
         idle = (self._turn - entry.used_turn) / self._config.half_life_turns

@@ -72,6 +72,11 @@ class Standing:
         """Its rows from `base` on."""
         return [block for block in self.snapshot.blocks if block.stop > self.base]
 
+    @property
+    def stop(self) -> int:
+        """Where those end."""
+        return max((block.stop for block in self.blocks), default=0)
+
     def bring(self, model: Model, top: int) -> bool:
         """Write its rows up to `top` that are not in place."""
         write_blocks(model.cache_state(), (b for b in self.blocks if b.start < top))

@@ -16,6 +16,8 @@ from cache.park import Park
 from cache.plan import Plan
 from cache.ports import Model
 from cache.resident import Resident
+from cache.spill.names import NAME as SPILL
+from cache.spill.tier import Spill
 from cache.store import Store
 from cache.types import COLD, GOES_ON, Ask, Gate, Ids, Line, Met, Offer, Outcome, joined
 from cache.visit import Visits, base_of
@@ -33,11 +35,13 @@ class Stack:
         store: Store | None = None,
         grow: Grow = freely,
         disk: DiskTier | None = None,
+        spill: Spill | None = None,
         *,
         writes: bool = True,
     ) -> None:
         """Slots of one model may share a store, without one the stack has its own, and a disk tier,
-        to which only one `writes`. `grow` is asked before anything is copied.
+        to which only one `writes`; a spill is one slot's own. `grow` is asked before anything is
+        copied.
         """
         self.config = config = config or StackConfig()
         self._model = model
@@ -57,9 +61,12 @@ class Stack:
         """A request is being served: what its guest borrowed can't be given back yet."""
         self.using: Offer | None = None
         """It is being restored: its copies can't be given back."""
-        self.disk = disk
+        self.disk, self.spill = disk, spill
+        if spill is not None:
+            spill.meets(meeting)
+            self.park.leaves = spill.writer.leaves
         self._writer = DiskWriter(disk, model) if disk is not None and writes else None
-        self._exchange = Exchange(model, config, self.resident, self.park, self.visits, disk)
+        self.exchange = Exchange(model, config, self.resident, self.park, self.visits, disk)
         self._boundaries: frozenset[int] = frozenset()
 
     def plan(self, ask: Ask) -> Plan:
@@ -71,15 +78,14 @@ class Stack:
             self.park.offer(ask),
             self.store.offer(ask, account),
             self.disk.offer(ask, account, cost) if self.disk is not None else None,
+            self.spill.offer(ask, account, cost) if self.spill is not None else None,
         )
         offers = tuple(offer for offer in asked if offer is not None)
-        cold_s = len(ask.ids) / cost.prefill_tokens_s
-        fitting = [
-            offer
-            for offer in offers
-            if self._fits(len(offer.met.served), ask)
-            and not (offer.read_bytes and offer.cost_s(cost) >= cold_s)
-        ]
+        fitting = [o for o in offers if self._fits(len(o.met.served), ask) and self._pays(o, ask)]
+        # A conversation is not moved for less than a chunk.
+        least = min((o.forwarded for o in fitting if not o.read_bytes), default=len(ask.ids))
+        grid = self._model.grid
+        fitting = [o for o in fitting if o.tier != SPILL or o.forwarded + grid < least]
         # At equal cost what is in place already comes first, and what must be read comes last.
         best = min(
             fitting,
@@ -89,6 +95,12 @@ class Stack:
         served = best.met.served if best else ask.ids
         guest = self.visits.may_enter(served, best)
         return Plan(ask, met, offers, best, guest, self._reason(met, best, offers))
+
+    def _pays(self, offer: Offer, ask: Ask) -> bool:
+        """Whether what must be read costs less than forwarding the prompt."""
+        cost = self._model.cost()
+        cold_s = len(ask.ids) / cost.prefill_tokens_s
+        return not offer.read_bytes or offer.cost_s(cost) < cold_s
 
     def _fits(self, size: int, ask: Ask) -> bool:
         """Whether a prompt served as `size` tokens leaves room for its answer."""
@@ -106,7 +118,7 @@ class Stack:
         return explain(
             best.line if best else COLD,
             met,
-            self._exchange.ghosts.shared(met.served),
+            self.exchange.ghosts.shared(met.served),
             account,
             self._model.grid,
             anchored,
@@ -124,8 +136,12 @@ class Stack:
         if plan.best is not None and plan.best.tier == Store.name:
             self.store.use(plan.best.entry.snapshot)
         self._fence(base_of(plan.best))
-        line = self._exchange.enter(plan, tools, system)
+        if self.spill is not None:
+            self.spill.serves(plan, self.resident.account)
+        line = self.exchange.enter(plan, tools, system)
         self.using = self.store.in_use = None
+        if self.spill is not None:
+            self.spill.served()
         size, cost = len(plan.served), self._model.cost()
         self._boundaries = self.store.boundaries(line.tokens, size, cost, tools + system)
         if self._writer is not None:
@@ -147,6 +163,8 @@ class Stack:
         self.visits.leave()
         if self.disk is not None:
             self.disk.keeper.absorb()
+        if self.spill is not None:
+            self.spill.absorb()
 
     def rest(self) -> None:
         """The request is over; a guest stays until its rows are wanted."""
@@ -227,7 +245,7 @@ class Stack:
     @property
     def source(self) -> str:
         """What the last prompt's rows came from, as a prefix of the line's kind."""
-        tier = self._exchange.tier
+        tier = self.exchange.tier
         return "" if tier == Resident.name else f"{tier}."
 
     @property
@@ -261,18 +279,20 @@ class Stack:
         copies = {"anchors": len(anchors) * cost.anchor_bytes, "end": ends * cost.anchor_bytes}
         more = {"park": self.park.held_bytes(), "stash": self.visits.held_bytes()}
         more["store"] = self.store.held_bytes()
-        if self.disk is not None:
-            more["disk"] = self.disk.held_bytes()
+        tiers = {"disk": self.disk, "spill": self.spill}
+        more |= {name: tier.held_bytes() for name, tier in tiers.items() if tier is not None}
         return rows | copies | more
 
     def events(self) -> list[CacheEvent]:
         """What the caches have to report since the last call."""
-        return self.store.events() + (self.disk.events() if self.disk is not None else [])
+        tiers = [tier for tier in (self.disk, self.spill) if tier is not None]
+        return self.store.events() + [event for tier in tiers for event in tier.events()]
 
     def check(self) -> None:
         """Integrity of every account; for tests and idle time."""
         self.resident.check(self._model.grid)
         self.park.check(self.resident)
         self.store.check(self._model.grid)
-        if self.disk is not None:
-            self.disk.check()
+        for tier in (self.disk, self.spill):
+            if tier is not None:
+                tier.check()

@@ -60,7 +60,7 @@ class Cost:
     """What the budgets count. A replay puts the board's figures here, whatever really moves."""
 
     row_bytes: int
-    """Bytes of one token over all views."""
+    """Of one token over all views."""
     anchor_bytes: int
     """Bytes of one copy of all sections."""
     workspace_floor_bytes: int = 0
@@ -69,6 +69,8 @@ class Cost:
     """A prefill to n tokens takes floor + n * row, at most the cap, beside weights and buffers."""
     prefill_tokens_s: float = 740.0
     """A prior for the cold prefill rate until one was measured (the seed's fastest)."""
+    spilled_row_bytes: int = 0
+    """A row's in a spilled block, where the board's rows are others than those moved; else 0."""
 
     def workspace_bytes(self, tokens: int) -> int:
         """Bytes a prefill up to `tokens` is expected to take beside weights and buffers."""
@@ -195,9 +197,8 @@ class Offer:
     met: Met
     entry: Any = field(default=None, compare=False, repr=False)
     read_bytes: int = 0
-    """To be read from a drive."""
     read_s: float = 0.0
-    """Seconds that is expected to take."""
+    """To be read from a drive, and the seconds which that is expected to take."""
 
     @property
     def forwarded(self) -> int:

@@ -13,12 +13,14 @@ from cache.park import Park
 from cache.parked import Parked
 from cache.ports import Model
 from cache.resident import Resident
-from cache.rows import RowBlock
 from cache.types import GOES_ON, Ask, Generation, Ids, Line, Offer
 
 
 class Elsewhere(Protocol):
-    """A sequence that is not in place: its rows up to `base` are, `bring` writes the others."""
+    """A sequence that is not in place: its rows up to `base` are, `bring` writes the others.
+
+    Nothing is written from `stop` on.
+    """
 
     @property
     def account(self) -> Account: ...
@@ -27,7 +29,7 @@ class Elsewhere(Protocol):
     def base(self) -> int: ...
 
     @property
-    def blocks(self) -> list[RowBlock]: ...
+    def stop(self) -> int: ...
 
     def bring(self, model: Model, top: int) -> bool: ...
 
@@ -74,8 +76,7 @@ class Visits:
         is left to copy what it borrows."""
         entry: Elsewhere | None = best.entry if best else None
         base, valid = base_of(best), self._resident.account.valid
-        blocks = entry.blocks if entry else []
-        reach = max([len(served), *(block.stop for block in blocks)])
+        reach = max(len(served), entry.stop if entry else 0)
         if not self._stash.open(base, reach, valid):
             return False
         line = best.line if best else None
@@ -97,6 +98,7 @@ class Visits:
             guest.start_cold(self._model)
         guest.begin(ask, tools, system, len(served), coming)
         self.guest, self.base = guest, base
+        self._park.borrowed = base
         return True
 
     def _account(self, entry: Elsewhere | None, line: Line, anchors: AnchorConfig) -> Account:
@@ -124,6 +126,7 @@ class Visits:
         if whole and guest.account.kind in GOES_ON:
             self._park.admit(guest.account, self.base)
         self._stash.put_back()
+        self._park.borrowed = None
 
     def held_bytes(self) -> int:
         """Bytes of the rows that are put aside."""

@@ -17,12 +17,15 @@ from cache.guest import GuestConfig
 from cache.journal import Journal, TurnRow
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
-from cache.ports import Clock, Files, Jobs, Way
+from cache.ports import Clock, Files, Jobs, Way, Workers
 from cache.snapshot import StoreConfig
+from cache.spill.config import SpillConfig
+from cache.spill.open import open_spill
+from cache.spill.tier import Spill
 from cache.stack import Stack
 from cache.store import Store
 from cache.types import Gate, Ids
-from cache.writeguard import WriteGuard
+from cache.writeguard import GuardConfig, WriteGuard
 from engine.adapter import Engine
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
@@ -32,6 +35,7 @@ from replay.forced import Forced
 from replay.verify import ColdVerifier, Verdict, Verifier, WitnessVerifier
 from sim.clock import VirtualClock
 from sim.jobs import SeededJobs
+from sim.timed_workers import TimedWay, TimedWorkers
 
 GRID = 64
 WINDOW = 2_048
@@ -82,6 +86,7 @@ def box(
     meeting: Meeting = exactly,
     store: Store | None = None,
     disk: DiskTier | None = None,
+    spill: Spill | None = None,
     writes: bool = True,
 ) -> Box:
     """A box around an engine, with room for so many anchors; what is not asked for is off."""
@@ -114,7 +119,7 @@ def box(
         keeps_end=keeps_end,
         checkpoint_tokens=checkpoint_tokens,
     )
-    stack = Stack(of, config, meeting, store, disk=disk, writes=writes)
+    stack = Stack(of, config, meeting, store, disk=disk, spill=spill, writes=writes)
     jobs = SeededJobs(seed) if disk is None else disk.keeper.jobs
     return Box(of, stack, VirtualClock(), jobs, Journal())
 
@@ -148,6 +153,31 @@ def tier(
         way,
     )
     assert isinstance(found, DiskTier), found
+    return found
+
+
+def spill(
+    files: Files,
+    of: Engine,
+    *,
+    clock: Clock | None = None,
+    identity: Identity | None = None,
+    workers: Workers | None = None,
+    guard: WriteGuard | None = None,
+    way: Way | None = None,
+    **settings: Any,
+) -> Spill:
+    """The spill of a directory, for conversations of any length; a refusal fails the test."""
+    small = {"tokens_min": 1, "park_tokens_min": 1, "floor_bytes": 0, "min_free_bytes": 0}
+    config = SpillConfig(**{**small, "block_rows": of.grid, **settings})
+    clock = clock or VirtualClock()
+    found = open_spill(
+        *(files, clock, config, of, identity or plain()),
+        workers or TimedWorkers(VirtualClock(), {}),
+        guard or WriteGuard(clock, GuardConfig()),
+        way or TimedWay(VirtualClock()),
+    )
+    assert isinstance(found, Spill), found
     return found
 
 

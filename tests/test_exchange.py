@@ -83,7 +83,7 @@ class Seat:
     @property
     def exchange(self) -> Exchange:
         """What is tested."""
-        return self.on.stack._exchange
+        return self.on.stack.exchange
 
     @property
     def account(self) -> Account:

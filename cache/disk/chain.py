@@ -9,7 +9,6 @@ from cache.account import Account
 from cache.anchors import Anchor, AnchorConfig, Anchors, Tensors
 from cache.disk.index import Entry
 from cache.ports import Model
-from cache.rows import RowBlock
 from cache.types import Gate, Ids
 
 Bring = Callable[["Chain", Model], Tensors | None]
@@ -40,9 +39,9 @@ class Chain:
         return Account(self.ids[:rows], Anchors.of(_ONE, held), rows)
 
     @property
-    def blocks(self) -> list[RowBlock]:
-        """None of its rows lie in memory."""
-        return []
+    def stop(self) -> int:
+        """Whole chunks are written, and none above the line."""
+        return self.entry.line
 
     def bring(self, model: Model, top: int) -> bool:
         """Read its rows from `base` on into the model's views; False when a file was no good.

@@ -13,7 +13,9 @@ NAME = "disk"
 class Notes:
     """Events since somebody last asked, and counters over all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = NAME) -> None:
+        """`name` is the tier's."""
+        self._name = name
         self.counters: Counter[str] = Counter()
         self._events: list[CacheEvent] = []
 
@@ -22,7 +24,7 @@ class Notes:
     ) -> None:
         """Something happened."""
         self.counters[event] += 1
-        self._events.append(CacheEvent(NAME, event, session, tokens, nbytes, why))
+        self._events.append(CacheEvent(self._name, event, session, tokens, nbytes, why))
 
     def events(self) -> list[CacheEvent]:
         """What there is to report since the last call."""

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from cache.disk.config import DiskConfig
+from typing import Protocol
+
 from cache.ports import Clock
 
 _NEWEST = 0.5
 """Weight of the last restore among the ones before."""
 
 
+class Priors(Protocol):
+    """The settings of a rate."""
+
+    @property
+    def read_bytes_s(self) -> float:
+        """What to expect before a restore was measured."""
+
+    @property
+    def rate_memory_s(self) -> float:
+        """After which a measured rate is forgotten."""
+
+
 class ReadRate:
     """What restores read a second; the prior again when the last one is long ago."""
 
-    def __init__(self, clock: Clock, config: DiskConfig) -> None:
-        self.config = config
+    def __init__(self, clock: Clock, config: Priors) -> None:
+        self.config: Priors = config
         self._clock = clock
         self._seen: tuple[float, float] | None = None
         """(seconds a byte, when)."""

@@ -14,7 +14,8 @@ from cache.disk.shapes import ANCHOR, NO_ROOM, ROWS, Shapes, has_ids, put_chunk
 from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Bad, Header, Layout, tensors_of, unsealed
-from cache.ports import PAGE, Files, Model, Transfer
+from cache.loading import Loading
+from cache.ports import Files, Model
 from cache.types import CacheState, Ids
 
 PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
@@ -99,7 +100,7 @@ class Reader:
             if number + 1 < len(targets) and not isinstance(image, OSError):
                 flying = self._begin(targets[number + 1], slots[(number + 1) % 2])
             else:
-                flying = _Flight(self._files)
+                flying = Loading(self._files)
             if isinstance(image, OSError):
                 bad = None if image.errno in PASSING else target
                 return Read(None, image.strerror or str(image), bad, reached)
@@ -120,8 +121,8 @@ class Reader:
                 return Read(None, "memory", reached=reached)
         return Read(sections, reached=reached)
 
-    def _begin(self, target: Target, slot: memoryview) -> _Flight:
-        flight = _Flight(self._files)
+    def _begin(self, target: Target, slot: memoryview) -> Loading:
+        flight = Loading(self._files)
         with self.spent.on("names"):
             flight.begin(target.name, slot)
         return flight
@@ -158,44 +159,6 @@ class Reader:
         else:
             wanted |= {"line": target.stop, "chunks": [f"{name:016x}" for name in entry.chunks]}
         return "it is another file" if any(meta.get(k) != v for k, v in wanted.items()) else ""
-
-
-class _Flight:
-    """A file that is being read into a buffer."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._handle: int | None = None
-        self._transfer: Transfer | None = None
-        self._into = memoryview(b"")
-        self._failed: OSError | None = None
-
-    def begin(self, name: str, slot: memoryview) -> None:
-        """Start; a failure comes out of `wait`."""
-        try:
-            size = self._files.size(name)
-            # Whole pages; a file that grew has nothing of ours past the end of the slot.
-            self._into = slot[: min(-(-size // PAGE) * PAGE, len(slot))]
-            self._handle = self._files.open(name)
-            self._transfer = self._files.start_read(self._handle, 0, self._into)
-        except OSError as error:
-            self._failed = error
-
-    def wait(self) -> memoryview | OSError:
-        """What of the file is there."""
-        done = 0
-        try:
-            if self._transfer is not None:
-                done = self._transfer.wait()
-        except OSError as error:
-            self._failed = error
-        try:
-            if self._handle is not None:
-                self._files.close(self._handle)
-        except OSError:
-            pass  # Nothing was written through it.
-        self._handle = self._transfer = None
-        return self._failed or self._into[:done]
 
 
 def _copies(tensors: list[torch.Tensor], state: CacheState) -> Tensors:

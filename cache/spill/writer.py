@@ -1,0 +1,120 @@
+"""Decides what is written of conversations that memory loses, and says what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from cache.account import Account
+from cache.ports import Clock, Way
+from cache.source import Source
+from cache.spill.buffers import Buffers
+from cache.spill.config import SpillConfig
+from cache.spill.saver import Saver, Stop
+from cache.spill.shapes import Shapes
+from cache.spill.shelf import Shelf
+from cache.types import Outcome
+from cache.writeguard import WriteGuard
+
+Who = Literal["drain", "evict", "park", "idle"]
+"""Why a conversation is written: a planned stop, another one takes its rows, the pool gives it up,
+or a pause."""
+
+
+def never() -> bool:
+    """Nobody waits."""
+    return False
+
+
+class SpillWriter:
+    """Writes conversations on the engine's thread: rows leave before anybody overwrites them."""
+
+    def __init__(
+        self,
+        saver: Saver,
+        shapes: Shapes,
+        shelf: Shelf,
+        buffers: Buffers,
+        clock: Clock,
+        config: SpillConfig,
+        guard: WriteGuard,
+        way: Way,
+    ) -> None:
+        self.config = config
+        self.wrote: Callable[[], object] = lambda: None
+        """Told after something may have been written: the day's count goes to the drive."""
+        self.spent = saver.spent
+        self._saver = saver
+        self._shapes = shapes
+        self._shelf = shelf
+        self._buffers = buffers
+        self._clock = clock
+        self._guard = guard
+        self._way = way
+        self._busy = False
+
+    def leaves(self, source: Source, who: Who) -> bool:
+        """Write a conversation that memory is about to lose, if that is worth it; whether all of it
+        is on the drive now."""
+        config = self.config
+        least = config.park_tokens_min if who == "park" else config.tokens_min
+        return source.account.valid >= least and self.save(source, who).ok
+
+    def save(self, source: Source, who: Who, stop: Stop = never) -> Outcome:
+        """Write what changed of a conversation; the older entry lasts until the new one is whole.
+
+        Of a save that `stop` ended between two blocks the next one finds what was written.
+        """
+        account, config = source.account, self.config
+        if not config.writes or self._busy:
+            return Outcome(False, "off" if not config.writes else "busy")
+        if not _resumable(account):
+            return Outcome(False, "no line")
+        if not self._guard.allows(who, account.valid):
+            self._guard.skipped(who, account.session, account.valid)
+            return Outcome(False, "guard")
+        self._busy = True
+        try:
+            with self._way.first():
+                return self._save(source, who, stop)
+        finally:
+            self._busy = False
+            self.wrote()
+
+    def _save(self, source: Source, who: Who, stop: Stop) -> Outcome:
+        account, shelf, budget_bytes = source.account, self._shelf, self.config.budget_bytes
+        if not self._buffers.ready():
+            return self._skipped(account, who, "memory", 0)
+        entry = shelf.of(account, self._clock.wall_s())
+        need = self._shapes.expected_weight(account.valid, self.config.anchors_kept + 1)
+        if not shelf.make_room(entry, round(need * shelf.ratio), budget_bytes):
+            shelf.settle(entry)
+            return self._skipped(account, who, "budget", 0)
+        before, begun_s = dict(self.spent.seconds), self._clock.mono_s()
+        saved = self._saver.save(entry, source, self.config, stop)
+        with self.spent.on("manifest"):
+            why = saved.why or shelf.publish(entry, account, saved, self._clock.wall_s())
+        if why == "yielded":
+            shelf.notes.note("yield", account.session, account.valid, saved.nbytes, who)
+            return Outcome(False, why, saved.nbytes)
+        if why:
+            shelf.settle(entry)
+            return self._skipped(account, who, why, saved.nbytes)
+        shelf.evict_to(budget_bytes, entry)
+        took = {part: s - before[part] for part, s in self.spent.seconds.items()}
+        parts = " ".join(f"{part}={seconds * 1e3:.1f}ms" for part, seconds in took.items())
+        total = f"{(self._clock.mono_s() - begun_s) * 1e3:.1f}ms"
+        told = f"{who} written={saved.written} kept={saved.kept} {total}: {parts}"
+        shelf.notes.note("write", account.session, account.valid, saved.nbytes, told)
+        shelf.notes.counters["written_bytes"] += saved.nbytes
+        return Outcome(True, "", saved.nbytes)
+
+    def _skipped(self, account: Account, who: Who, why: str, nbytes: int) -> Outcome:
+        self._shelf.notes.note("skip", account.session, account.valid, nbytes, f"{who}: {why}")
+        return Outcome(False, why, nbytes)
+
+
+def _resumable(account: Account) -> bool:
+    """Whether a save of it would have a line."""
+    grid = any(anchor.kind == "grid" for anchor in account.anchors)
+    return account.valid > 0 and (account.end is not None or grid)
