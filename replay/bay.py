@@ -8,16 +8,16 @@ from pathlib import Path
 from cache.direct import DirectFiles
 from cache.disk.config import DAY_S, DiskConfig
 from cache.disk.open import open_tier
-from cache.disk.shapes import ANCHOR, ROWS, Shapes
+from cache.disk.shapes import Shapes
 from cache.disk.tier import DiskTier
-from cache.ports import PAGE, Files
+from cache.ports import Files
 from cache.types import Refusal
 from engine.adapter import Engine
 from engine.identity import identity_of
 from replay.bad import BadInput
 from sim.clock import VirtualClock
 from sim.drive import Drive, Rates
-from sim.driven_files import DrivenFiles, Weigh
+from sim.driven_files import DrivenFiles
 from sim.files import SimFiles
 from sim.profile import Profile
 from sim.timed_jobs import TimedJobs, TimedLock
@@ -67,7 +67,7 @@ class Bay:
         """
         profile, clock = self._profile, self._clock
         self.end()
-        weigh = weights(engine)
+        weigh = Shapes(engine, "").weigh
         self._driven = DrivenFiles(self._files, self.drive, clock, weigh, profile.drive_bytes)
         jobs = TimedJobs(clock, self._seed + self._starts)
         self._starts += 1
@@ -116,22 +116,6 @@ def _opened(directory: Path) -> Files:
     except OSError as error:
         raise BadInput(place, None, f"cannot be used: {error.strerror}") from None
     return files
-
-
-def weights(engine: Engine) -> Weigh:
-    """What real bytes of a tier's file stand for: the board's rows are larger than those moved.
-
-    A page alone is a header, and weighs what it is.
-    """
-    shapes = Shapes(engine, "")
-
-    def weigh(name: str, nbytes: int) -> int:
-        kind = name.removesuffix(".tmp").rpartition(".")[2]
-        if nbytes <= PAGE or kind not in (ROWS, ANCHOR):
-            return nbytes
-        return shapes.weight(kind, nbytes)
-
-    return weigh
 
 
 def disk_config(profile: Profile) -> DiskConfig:
