@@ -41,6 +41,9 @@ NEEDED = (
     Needed("anchor-rules", ("experiment", "anchor-rules")),
     Needed("restart", ("experiment", "restart")),
     Needed("end-resumes", ("experiment", "end-resumes")),
+    Needed("drive-rested-and-not", ("experiment", "drive-rested-and-not")),
+    Needed("pacing", ("experiment", "pacing")),
+    Needed("slow-drive", ("experiment", "slow-drive")),
 )
 
 

@@ -26,6 +26,9 @@ from nights import small_night
 
 from experiments.registry import find
 from replay.tracefile import write_trace
+from sim import drive_fit
+from sim.drive import Rates
+from sim.profile import load
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))
@@ -50,16 +53,25 @@ def small(needed: runner.Needed, trace: Path) -> list[object]:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of results as `make notebooks` writes them, of a small night."""
+    folder = tmp_path_factory.mktemp("results")
+    # The fit is the subject of tests/test_drive_fit.py, and takes JAX ten seconds.
+    rates = Rates.of(load("spark-27b"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drive_fit, "fitted", lambda: (rates, 0.0))
+        write_results(folder)
+    return folder
+
+
+def write_results(folder: Path) -> None:
+    """Every command's results."""
     from moorage import main
 
-    folder = tmp_path_factory.mktemp("results")
     trace = folder / "small.jsonl.zst"
-    write_trace(small_night(1, 60), trace)
+    write_trace(small_night(1, 24), trace)
     for needed in runner.NEEDED:
         with pytest.raises(SystemExit) as ended:
             main([str(one) for one in (*small(needed, trace), "--out", folder / needed.name)])
         assert not ended.value.code, needed
-    return folder
 
 
 def pictures(notebook: NotebookNode) -> list[tuple[int, bytes]]:
