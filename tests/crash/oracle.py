@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rig import CONFIG, GRID, PROMPTS, Owed, Recovered, Rig, Used, astray, identity
+from states import Files, State, Tally, crashed
 
 from cache.disk.config import DiskConfig
 from cache.disk.open import Identity
 from cache.types import Ids
-from sim.crash import Counts, CrashState, Order, crash_states
+from sim.crash import Order
 from sim.files import SimFiles
 from sim.micro import Op
-from sim.pending import Start
 
-Files = Mapping[str, bytes]
-State = frozenset[tuple[str, bytes]]
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a run of checks came to."""
-
-    name: str
-    states: int = 0
-    checks: int = 0
-    sampled: int = 0
-    violations: list[str] = field(default_factory=list)
-
-    def line(self) -> str:
-        """One line for the summary."""
-        sampled = f", {self.sampled} points sampled" if self.sampled else ""
-        found = f"{len(self.violations)} violations{sampled}"
-        return f"{self.name:44} {self.states:6} states {self.checks:6} checks  {found}"
+__all__ = ("Oracle", "Tally")
 
 
 @dataclass(slots=True)
@@ -113,40 +96,16 @@ class Oracle:
         """All that is wrong with a directory, of which so much was acknowledged before."""
         return self.recover(state).against(owed, self.prompts)
 
+    def noted(self, state: Files, notes: Sequence[str]) -> list[str]:
+        """All that is wrong, with what was noted until the crash."""
+        return self.judge(state, Owed.by(notes))
+
+    def opening(self, state: Files) -> Sequence[Any]:
+        """The log of opening it."""
+        return self.recover(state).log
+
     def crashes(
-        self,
-        name: str,
-        start: Files,
-        log: Sequence[Op],
-        order: Order = Order.WEAK,
-        *,
-        since: int = 0,
-        again: bool = False,
-        until: str = "",
+        self, name: str, start: Files, log: Sequence[Op], order: Order = Order.WEAK, **how: Any
     ) -> Tally:
-        """Every crash in a log; with `again` also every crash while the directory is opened after.
-
-        Stops at the first violation that says `until`, where that is given.
-        """
-        tally, counts = Tally(f"{name}, {order}"), Counts()
-        for state in crash_states(Start.of(start), log, order, since=since, counts=counts):
-            self._judged(tally, state, Owed.by(state.notes))
-            if again:
-                self._again(tally, state, order)
-            if until and any(until in why for why in tally.violations):
-                break
-        tally.states, tally.sampled = counts.states, counts.sampled
-        return tally
-
-    def _judged(self, tally: Tally, state: CrashState, owed: Owed) -> None:
-        tally.checks += 1
-        for why in self.judge(state.files, owed):
-            tally.violations.append(f"crash at {state.point}: {why}")
-
-    def _again(self, tally: Tally, state: CrashState, order: Order) -> None:
-        """Crashes while what the first one left is opened."""
-        owed, log = Owed.by(state.notes), self.recover(state.files).log
-        for second in crash_states(Start.of(state.files), log, order):
-            tally.checks += 1
-            for why in self.judge(second.files, owed):
-                tally.violations.append(f"crash at {state.point}, then at {second.point}: {why}")
+        """Every crash in a log; see `crashed`."""
+        return crashed(self, name, start, log, order, **how)
