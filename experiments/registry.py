@@ -36,6 +36,7 @@ MODULES = {
     "slow-drive": "experiments.slow_drive",
     "drive-rested-and-not": "experiments.drive_rested_and_not",
     "pacing": "experiments.pacing",
+    "budget-sweep": "experiments.budget_sweep",
     "codec": "experiments.codec",
 }
 
