@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
-from support import VOCAB, box, engine, joined, serve, spill, tokens, verifier
+from support import GRID, box, engine, joined, serve, spill, tokens, verifier
 
+from cache.account import Answer
 from cache.journal import CacheEvent, TurnRow
 from cache.planned import drain, pause, read_back
 from cache.ports import Files
@@ -16,6 +18,8 @@ from engine.turn import Box
 from replay.verify import Verdict
 from sim.files import SimFiles
 
+OPEN, CLOSE, END = (np.array([id], np.int32) for id in (3, 4, 2))
+"""Structure in a trace's tokens: a thought begins, a thought ends, a message ends."""
 EXACT = ("witness", "hybrid-float32")
 """Models on which a greedy verdict's logits are held to a tolerance."""
 
@@ -88,8 +92,7 @@ class Home:
         if verdict.gate is Gate.BITS or self.model in EXACT:
             assert verdict.ok, verdict
         self.answered = joined(ids, written)
-        self.events += self.on.journal.events
-        self.on.journal.events.clear()
+        self._noted()
         return row
 
     def turn(self, session: str, more: int = 70, answer: int = 9, **how: Any) -> TurnRow:
@@ -104,6 +107,40 @@ class Home:
     def of_kind(self, event: str) -> list[CacheEvent]:
         """What the spill noted of this kind."""
         return [e for e in self.events if e.tier == "spill" and e.event == event]
+
+    def says(
+        self,
+        session: str,
+        *,
+        thought: int = 30,
+        hidden: int = 0,
+        drops: bool = True,
+        more: int = 90,
+    ) -> TurnRow:
+        """The next turn of a client that leaves thoughts out, or never saw a span."""
+        self.count += 1
+        seed = 10 * self.count
+        before = self.said.get(session, text(2 * GRID + 10, 50))
+        ids = joined(before, text(more, seed), OPEN)
+        thinking, put_in = text(thought, seed + 1), text(hidden, seed + 2)
+        answer = text(40, seed + 3)
+        spans = ((thought, hidden),) if hidden else ()
+        told = Answer(thought + hidden + 1, spans)
+        written = joined(thinking, put_in, CLOSE, answer, END)
+        row, self.last = serve(
+            self.on, ids, written, check=self.check, session=session, read=lambda ids: told
+        )
+        assert self.last is not None
+        if self.model in EXACT:
+            assert self.last.ok, self.last
+        self._noted()
+        shown = joined(CLOSE, answer, END) if drops else joined(thinking, CLOSE, answer, END)
+        self.said[session] = joined(ids, shown)
+        return row
+
+    def _noted(self) -> None:
+        self.events += self.on.journal.events
+        self.on.journal.events.clear()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of everything in place: rows up to the account's end, and its copies."""
@@ -120,4 +157,6 @@ class Home:
         return found
 
 
-__all__ = ("EXACT", "VOCAB", "Home")
+def text(count: int, seed: int) -> Ids:
+    """Tokens of text, as alignment sees it in a trace's tokens."""
+    return (300 + tokens(count, seed) % 190).astype(np.int32)
