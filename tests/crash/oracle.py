@@ -46,7 +46,8 @@ class Oracle:
         except Exception as error:
             # Opening never raises and never refuses: whatever does is the finding.
             return Recovered(problems=[f"it can't be opened: {type(error).__name__} {error}"])
-        found = Recovered(rig.entries(), rig.counts(), log=list(files.log))
+        written = rig.guard.written()
+        found = Recovered(rig.entries(), rig.counts(), written, log=list(files.log))
         found.problems += astray(rig, state)
         rig.close()
         found.problems += [f"handle {handle} is open" for handle in files.handles]
@@ -57,8 +58,10 @@ class Oracle:
 
     def _used(self, clean: dict[str, bytes]) -> Used:
         """What an opened directory is good for; many crashes leave what opens to the same one."""
-        # Where there is room for all, what was counted and used before changes nothing.
-        key = frozenset(item for item in clean.items() if item[0] != "counts" or not self.ample)
+        # What was written before is far below a day's budget; and where there is room for all,
+        # what was counted and used before changes nothing.
+        same = {"writes", "counts"} if self.ample else {"writes"}
+        key = frozenset(item for item in clean.items() if item[0] not in same)
         if key not in self.used:
             used = self.used[key] = Used()
             try:

@@ -19,6 +19,7 @@ from cache.fingerprint import digest
 from cache.journal import TurnRow
 from cache.stack import Stack
 from cache.types import Ids, Refusal
+from cache.writeguard import GuardConfig, WriteGuard
 from engine.witness import Witness
 from replay.verify import WitnessVerifier
 from sim.clock import VirtualClock
@@ -81,6 +82,21 @@ class Watched(SeededJobs):
         super()._step(index)
 
 
+class Kept(WriteGuard):
+    """A guard that knows what its last record says."""
+
+    said = 0
+    """Bytes of all its days."""
+
+    def plain(self) -> dict[str, Any]:
+        self.said = self.written()
+        return super().plain()
+
+    def written(self) -> int:
+        """Bytes of all days."""
+        return sum(tier + spill for _, tier, spill, _ in self.days())
+
+
 class Refused(Exception):
     """The directory was not opened."""
 
@@ -109,7 +125,10 @@ class Rig:
         """What no request may give: other bytes than a cold prefill's."""
         self._told = tell or getattr(files, "note", None)
         model = Witness(GRID, WINDOW, vocab=VOCAB)
-        found = open_tier(files, self.clock, self.jobs, config, model, who or identity())
+        self.guard = Kept(self.clock, GuardConfig())
+        found = open_tier(
+            files, self.clock, self.jobs, config, model, who or identity(), self.guard
+        )
         if isinstance(found, Refusal):
             raise Refused(found)
         self.tier = found
@@ -147,6 +166,7 @@ class Rig:
             self.look()
         if not self.tier.notes.counters["stuck"] and self.tier.keeper.keeps_record:
             self.tell(f"counts {self.counts()}")
+            self.tell(f"writes {self.guard.said}")
 
     def close(self) -> None:
         self.settle()
@@ -183,20 +203,24 @@ class Owed:
 
     anchors: frozenset[int] = frozenset()
     counts: int = 0
+    writes: int = 0
+    """Bytes."""
 
     @classmethod
     def by(cls, notes: Iterable[str]) -> Owed:
         """What was acknowledged and not given up since."""
-        anchors, counts = set[int](), 0
+        anchors, counts, writes = set[int](), 0, 0
         for note in notes:
             kind, value = note.split()
             if kind == "anchor":
                 anchors.add(int(value, 16))
             elif kind == "gone":
                 anchors.discard(int(value, 16))
+            elif kind == "writes":
+                writes = int(value)
             else:
                 counts = int(value)
-        return cls(frozenset(anchors), counts)
+        return cls(frozenset(anchors), counts, writes)
 
     def line(self, ids: Ids) -> int:
         """The highest line of a prompt that it must be able to resume at."""
@@ -225,6 +249,7 @@ class Recovered:
 
     entries: frozenset[int] = frozenset()
     counts: int = 0
+    writes: int = 0
     served: tuple[int, ...] = ()
     problems: list[str] = field(default_factory=list)
     log: Sequence[Any] = ()
@@ -238,6 +263,8 @@ class Recovered:
                 found.append(f"{served} tokens served, {line} were acknowledged")
         if self.counts < owed.counts:
             found.append(f"{self.counts} counts of {owed.counts}")
+        if self.writes < owed.writes:
+            found.append(f"{self.writes} bytes written of {owed.writes}")
         return [*self.problems, *found]
 
 
@@ -265,5 +292,6 @@ def astray(rig: Rig, before: Mapping[str, bytes] | None = None) -> list[str]:
 def ours(name: str) -> bool:
     """Whether a tier may have written a file of this name."""
     plain = name.removesuffix(".tmp")
-    known = plain in ("moorage-disk", "lock", "counts", "equal") or plain.startswith("inputs-")
+    records = ("moorage-disk", "lock", "counts", "writes", "equal")
+    known = plain in records or plain.startswith("inputs-")
     return known or (len(plain.split(".")[0]) == 16 and plain.endswith((".rows", ".anchor")))

@@ -32,6 +32,7 @@ from cache.ports import Files, Job
 from cache.resident import Resident
 from cache.saving import Saving
 from cache.types import Ids
+from cache.writeguard import WriteGuard
 from sim.faults import Fault
 from sim.files import SimFiles
 
@@ -80,6 +81,10 @@ def tmp_kept(patch: Patch) -> None:
 
 def counts_lost(patch: Patch) -> None:
     patch.setattr(Keeper, "take_record", lambda keeper, record: None)
+
+
+def writes_lost(patch: Patch) -> None:
+    patch.setattr(WriteGuard, "take", lambda guard, record: None)
 
 
 def counts_in_place(patch: Patch) -> None:
@@ -169,6 +174,9 @@ def expired_kept(patch: Patch) -> None:
         (tmp_kept, "save that shares chunks", ".tmp is left"),
         (counts_lost, "counts", "lost"),
         (counts_in_place, "counts", "counts of"),
+        (unsynced("writes"), "longer save", "bytes written of"),
+        (writes_lost, "counts", "bytes written of"),
+        (counts_in_place, "counts", "bytes written of"),
         (anchor_before_its_chunks, "fenced", ".anchor is left"),
         (anchor_without_its_chunks, "fenced", "lost"),
         (foreign_deleted, "others' files", "was touched"),
@@ -222,7 +230,7 @@ def test_what_failed_to_sync_is_not_acknowledged() -> None:
 
 
 def test_canary_a_sync_is_tried_again(monkeypatch: Patch) -> None:
-    anchor, rows, *_, counts = syncs()[1:]
+    anchor, rows, *_, counts, writes = syncs()[2:]
     finish = Saving.finish
 
     def twice(saving: Saving) -> None:
@@ -237,6 +245,7 @@ def test_canary_a_sync_is_tried_again(monkeypatch: Patch) -> None:
     assert "lost" in failing(anchor, reverts=True, word="lost")
     assert "lost" in failing(rows, reverts=False, word="lost")
     assert "counts of" in failing(counts, reverts=False, word="counts of")
+    assert "written of" in failing(writes, reverts=False, word="written of")
 
 
 # damage
