@@ -1,4 +1,4 @@
-"""What a spilled conversation weighs and takes: byte planes, beside zstd over the rows as they are.
+"""What a spilled conversation weighs: byte planes, beside zstd over the rows as they are.
 
 Both at one level, in frames of one size, on the same bytes, in turn. Rates are this machine's: by
 its processor's seconds on one thread, by the clock's on two. Cutting into planes and joining them
