@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,24 +18,22 @@ from cache.disk.config import DiskConfig
 from cache.disk.index import chunk_name
 from cache.disk.open import open_tier
 from cache.disk.tier import lines_of
-from cache.format import Header, read_header
 from cache.guest import GuestConfig
 from cache.host import SystemClock, ThreadJobs
 from cache.journal import Journal
 from cache.parked import ParkConfig
-from cache.ports import PAGE
 from cache.snapshot import StoreConfig
 from cache.stack import Stack
 from cache.types import Gate, Ids, Refusal
 from engine.box import Box
 from engine.events import Chunk, Ready
-from engine.identity import ROOT, identity_of
+from engine.identity import identity_of
 from engine.prompt import Prompt
 from engine.turn import turn
 from replay.bad import BadInput
 from replay.forced import Forced
+from replay.gate_case import Case, drawn, flip, in_a_process
 from replay.models import build, verifier
-from sim.profile import Profile, load, with_settings
 
 LINES = 5
 """Whole chunks of the head that all sessions share."""
@@ -46,22 +43,6 @@ STEPS = 6
 """How often `gate` says that it has come further."""
 _MORE, _ANSWER = 90, 7
 """Tokens of a session's own message, and of an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """The engine that is held to its own cold prefills, as the command line names it."""
-
-    model: str
-    profile: str
-    settings: tuple[tuple[str, str], ...]
-    """(key, value) of the profile, as a person sets them."""
-    seed: int
-
-    @property
-    def board(self) -> Profile:
-        """The board. ValueError where there is none such."""
-        return with_settings(load(self.profile), dict(self.settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,22 +183,6 @@ def _damaged(case: Case, folder: Path) -> str:
         return wrong(what, seen, None, (DAMAGED - 1) * one.grid)
 
 
-def flip(files: DirectFiles, name: str) -> None:
-    """Change one bit of a file's last section."""
-    header = read_header(files, name)
-    assert isinstance(header, Header), header
-    at = header.sections[-1].stop - 1
-    page = files.buffer(PAGE)
-    handle = files.open(name)
-    try:
-        files.start_read(handle, at // PAGE * PAGE, page).wait()
-        page[at % PAGE] ^= 1
-        files.start_write(handle, at // PAGE * PAGE, page).wait()
-        files.fsync(handle)
-    finally:
-        files.close(handle)
-
-
 def wrong(what: str, seen: Seen, source: str | None, cached: int) -> str:
     """What is not as it should be: other bits, or another line than this; None is any source."""
     told = "".join(f"; {one}" for one in seen.told)
@@ -229,35 +194,25 @@ def wrong(what: str, seen: Seen, source: str | None, cached: int) -> str:
     return ""
 
 
-def drawn(count: int, seed: int, vocab: int) -> Ids:
-    """Random token ids."""
-    return np.random.default_rng(seed).integers(0, vocab, count).astype(np.int32)
-
-
 # in a fresh process
 
 
 def fresh(case: Case, folder: Path, number: int) -> Seen:
     """What a session sees in a process of its own."""
-    of = json.dumps(asdict(case) | {"folder": str(folder.absolute()), "number": number})
-    command = [sys.executable, "-m", "replay.disk_gate", of]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return Seen("none", 0, f"the process ended with {done.returncode}: {last}")
-    seen = json.loads(done.stdout)
+    of = asdict(case) | {"folder": str(folder.absolute()), "number": number}
+    seen = in_a_process("replay.disk_gate", of)
+    if isinstance(seen, str):
+        return Seen("none", 0, seen)
     return Seen(seen["source"], seen["cached"], seen["why"], tuple(seen["told"]))
 
 
-def main(arguments: Sequence[str]) -> None:
-    """One session in this process, printed as a line of JSON."""
-    of = json.loads(arguments[0])
-    settings = tuple((key, value) for key, value in of["settings"])
-    case = Case(of["model"], of["profile"], settings, of["seed"])
-    with house(case, Path(of["folder"])) as one:
+def main() -> None:
+    """One session in this process, as standard input says, printed as a line of JSON."""
+    of = json.load(sys.stdin)
+    with house(Case.told(of), Path(of["folder"])) as one:
         seen = one.session(of["number"])
     sys.stdout.write(json.dumps(asdict(seen)) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
-
-import torch
 
 from cache.account import Account
 from cache.anchors import AnchorConfig
@@ -24,52 +19,9 @@ from cache.ports import PAGE
 from cache.types import Ask, Refusal
 from replay.bad import BadInput
 from replay.bulk import Bulk, random_ids
+from replay.raw_io import RAW, RawFile
+from replay.rounds import Changed, Parts, Round, in_order, timed
 from sim.profile import Profile
-
-RAW = "raw"
-"""Name of the one file that is written and read raw."""
-Parts = Mapping[str, float]
-"""Seconds by what they were spent on, `all` among them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The same bytes saved and restored by the tier and written and read raw."""
-
-    ours_first: bool
-    nbytes: int
-    write: Parts
-    raw_write: Parts
-    read: Parts
-    raw_read: Parts
-
-    @property
-    def write_ratio(self) -> float:
-        """What the tier saves a second, of what the drive takes."""
-        return self.raw_write["all"] / self.write["all"]
-
-    @property
-    def read_ratio(self) -> float:
-        """What the tier restores a second, of what the drive gives."""
-        return self.raw_read["all"] / self.read["all"]
-
-    def figures(self) -> dict[str, Any]:
-        """In plain numbers."""
-        figures: dict[str, Any] = {"first": "ours" if self.ours_first else "raw"}
-        for name in ("write", "read"):
-            ours, raw = getattr(self, name), getattr(self, f"raw_{name}")
-            figures[f"{name}_ratio"] = raw["all"] / ours["all"]
-            figures[f"{name}_bytes_s"] = self.nbytes / ours["all"]
-            figures[f"raw_{name}_bytes_s"] = self.nbytes / raw["all"]
-            figures[f"{name}_s"], figures[f"raw_{name}_s"] = dict(ours), dict(raw)
-        return figures
-
-
-def medians(rounds: Sequence[Round]) -> dict[str, float]:
-    """Of the paired ratios, and of each rate."""
-    figures = [one.figures() for one in rounds]
-    names = [name for name in figures[0] if name.endswith(("_ratio", "_bytes_s"))]
-    return {name: median(one[name] for one in figures) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +65,17 @@ class Bench:
     def __init__(self, folder: Path, board: Profile, sizes: Sizes, seed: int) -> None:
         """Raises BadInput where the folder or the memory won't do."""
         self._clock, self._jobs = SystemClock(), ThreadJobs()
-        self._files, self._raw = DirectFiles(folder / "tier"), DirectFiles(folder / RAW)
+        self._files, self._beside = DirectFiles(folder / "tier"), DirectFiles(folder / RAW)
         self.top = sizes.chunks * board.grid
         try:
             self.model = Bulk(board.grid, self.top, board.cost, seed)
             shapes = Shapes(self.model, "")
-            self._step = shapes.bytes_of(ROWS)
-            self.nbytes = sizes.chunks * self._step + shapes.bytes_of(ANCHOR, sizes.chunks)
+            step = shapes.bytes_of(ROWS)
+            self.nbytes = sizes.chunks * step + shapes.bytes_of(ANCHOR, sizes.chunks)
             """Of all files of one save."""
-            self._buffer = self._raw.buffer(self._step)
+            self._raw = RawFile(self._beside, self._clock, step, seed + 1)
         except (RuntimeError, MemoryError, OSError) as error:
             raise BadInput("--gib", None, f"not enough memory: {error}") from None
-        random = torch.Generator().manual_seed(seed + 1)
-        torch.frombuffer(self._buffer, dtype=torch.int64).random_(generator=random)
         self._ask = Ask(random_ids(self.top + 1, seed), "check")
         self.tier = self._opened()
 
@@ -146,27 +96,28 @@ class Bench:
     @property
     def said(self) -> str:
         """Why files go through the page cache; "" while none had to."""
-        return self._files.said or self._raw.said
+        return self._files.said or self._beside.said
 
     def close(self) -> None:
         """End everything that writes, what is under way too."""
         self.tier.clear()
         self._jobs.close()
         self.tier.close()
-        for files in (self._files, self._raw):
+        for files in (self._files, self._beside):
             files.close_all()
 
     def round(self, *, ours_first: bool) -> Round:
         """All four measurements, raw ones and the tier's in this order or the other."""
         sums = self.model.sums(self.top)
-        write, raw_write = in_order(self._save, self._write_raw, ours_first)
+        raw, nbytes = self._raw, self.nbytes
+        write, raw_write = in_order(self._save, lambda: raw.write(nbytes), ours_first)
         self.model.wipe()
-        read, raw_read = in_order(lambda: self._restore(sums), self._read_raw, ours_first)
+        restore = partial(self._restore, sums)
+        read, raw_read = in_order(restore, lambda: raw.read(nbytes), ours_first)
         self.tier.clear()
         self._jobs.drain()
         self.tier.keeper.absorb()
-        self._raw.unlink(RAW)
-        self._raw.fsyncdir()
+        self._raw.remove()
         return Round(ours_first, self.nbytes, write, raw_write, read, raw_read)
 
     # the tier
@@ -178,7 +129,7 @@ class Bench:
         writer.begin(self._ask, self._ask.ids, 0, clean=True)
         for stop in range(grid, self.top, grid):
             writer.passed(stop)
-        with self._timed("write_s") as parts:
+        with timed(self._clock, lambda: tier.stats()["write_s"]) as parts:
             writer.passed(self.top)
             writer.prefilled()
             self._jobs.drain()
@@ -196,7 +147,7 @@ class Bench:
         account = Account.empty(self.model.window, AnchorConfig())
         offer = self.tier.offer(self._ask, account, self.model.cost())
         assert offer is not None and offer.line.tokens == self.top
-        with self._timed("read_s") as parts:
+        with timed(self._clock, lambda: self.tier.stats()["read_s"]) as parts:
             whole = offer.entry.bring(self.model, self.top)
         self._jobs.drain()
         sections = offer.entry.sections
@@ -208,61 +159,3 @@ class Bench:
         if self.model.sums(self.top) != sums:
             raise Changed("what came back is not what was saved")
         return parts
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[dict[str, float]]:
-        """Fills in what the tier spent meanwhile, and `all`."""
-        parts: dict[str, float] = {}
-        before, begun_s = self.tier.stats()[name], self._clock.mono_s()
-        yield parts
-        all_s = self._clock.mono_s() - begun_s
-        after = self.tier.stats()[name]
-        parts |= {what: after[what] - before[what] for what in after} | {"all": all_s}
-
-    # raw
-
-    def _write_raw(self) -> Parts:
-        """One file, reserved before, a chunk's bytes a call, one sync."""
-        clock, files, handle = self._clock, self._raw, self._raw.create(RAW)
-        try:
-            files.preallocate(handle, self.nbytes)
-            begun_s = clock.mono_s()
-            for start, stop in self._pieces():
-                files.write(handle, start, self._buffer[: stop - start])
-            taken_s = clock.mono_s()
-            files.fsync(handle)
-            ended_s = clock.mono_s()
-        finally:
-            files.close(handle)
-        parts = {"drive": taken_s - begun_s, "fsync": ended_s - taken_s}
-        return parts | {"all": ended_s - begun_s}
-
-    def _read_raw(self) -> Parts:
-        files, handle = self._raw, self._raw.open(RAW)
-        try:
-            begun_s = self._clock.mono_s()
-            for start, stop in self._pieces():
-                files.start_read(handle, start, self._buffer[: stop - start]).wait()
-            all_s = self._clock.mono_s() - begun_s
-        finally:
-            files.close(handle)
-        return {"drive": all_s, "all": all_s}
-
-    def _pieces(self) -> Iterator[tuple[int, int]]:
-        for start in range(0, self.nbytes, self._step):
-            yield start, min(start + self._step, self.nbytes)
-
-
-class Changed(Exception):
-    """Bytes came back from the drive that are not those that were saved."""
-
-
-def in_order(
-    ours: Callable[[], Parts], raw: Callable[[], Parts], ours_first: bool
-) -> tuple[Parts, Parts]:
-    """Both, ours before raw or after it."""
-    if ours_first:
-        parts = ours()
-        return parts, raw()
-    parts = raw()
-    return ours(), parts

@@ -4,7 +4,8 @@ Goal: one object with every figure; exit 1 for a gate that failed and 2 for inpu
 used; the folder is gone whatever ended the check. No rate is judged here.
 Method: the command line on a small board and real files, once with a process of its own; elsewhere
 the fresh process is another house in this one. The canaries plant one fault each, and the gate must
-say where. Covers replay.check_disk and replay.disk_gate.
+say where. Covers replay.check_disk, replay.disk_gate, replay.gate_case, replay.place and
+replay.found.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from cache.host import OsFiles
 from cache.types import CacheState
 from replay import check_disk as check_module
 from replay import disk_gate as gate_module
-from replay.check_disk import RATES, free_memory_bytes, own_folder
-from replay.disk_gate import STEPS, Case, Seen, gate, house, wrong
+from replay import place as place_module
+from replay.disk_gate import STEPS, Seen, gate, house, wrong
 from replay.drive_rates import Bench
+from replay.gate_case import Case
+from replay.place import free_memory_bytes, own_folder
+from replay.rounds import RATES
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = (
@@ -263,7 +267,7 @@ BAD_PLACES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         "bytes are needed, 1,000 are free",
     ),
     "no memory": (
-        lambda patch: patch.setattr(check_module, "free_memory_bytes", lambda: 9),
+        lambda patch: patch.setattr(place_module, "free_memory_bytes", lambda: 9),
         "bytes of memory are needed, 9 are free",
     ),
 }
@@ -306,9 +310,9 @@ def test_a_drive_that_fails_on_the_way_is_one_line(
 def test_free_memory_is_what_the_machine_and_the_group_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_module, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(check_module, "_CGROUP", tmp_path / "cgroup")
-    monkeypatch.setattr(check_module, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(place_module, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(place_module, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(place_module, "_CGROUPS", tmp_path)
     assert free_memory_bytes() is None
     (tmp_path / "meminfo").write_text("MemTotal:   900 kB\nMemAvailable:   50 kB\n")
     assert free_memory_bytes() == 51_200

@@ -3,7 +3,7 @@
 Goal: both sides move as many bytes; what comes back is what was saved, or it is said; nothing is
 left between rounds, and closing ends what is under way.
 Method: a small board on real files. No rate is judged here. The canary plants one wrong byte on the
-way back. Covers replay.drive_rates.
+way back. Covers replay.drive_rates, replay.rounds and replay.raw_io.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pytest
 from cache.disk import reader as reader_module
 from cache.disk.writer import DiskWriter
 from replay.bad import BadInput
-from replay.drive_rates import Bench, Changed, Parts, Round, Sizes, in_order, medians
+from replay.drive_rates import Bench, Sizes
+from replay.rounds import Changed, Parts, Round, in_order, medians
 from sim.profile import Profile, load, with_settings
 
 BOARD = with_settings(
