@@ -56,6 +56,12 @@ class GuardConfig:
         if not 0 <= self.idle_share <= 1:
             raise ValueError("idle_share must be between 0 and 1")
 
+    def level_of(self, nbytes: int) -> Level:
+        """How a day's bytes stand to the budget."""
+        if nbytes >= self.hard_factor * self.budget_bytes:
+            return "hard"
+        return "over" if nbytes >= self.budget_bytes else "ok"
+
 
 @dataclass(slots=True)
 class _Day:
@@ -103,10 +109,7 @@ class WriteGuard:
 
     def level(self) -> Level:
         """How the running day's bytes stand to the budget."""
-        nbytes, budget_bytes = self._running().nbytes, self.config.budget_bytes
-        if nbytes >= self.config.hard_factor * budget_bytes:
-            return "hard"
-        return "over" if nbytes >= budget_bytes else "ok"
+        return self.config.level_of(self._running().nbytes)
 
     def allows(self, who: Who, tokens: int) -> bool:
         """Whether that may be written: `tokens` are the prompt's or conversation's. Counts nothing.

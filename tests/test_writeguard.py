@@ -129,6 +129,9 @@ def test_a_setting_that_makes_no_sense_is_named(settings: dict[str, Any]) -> Non
 
 def test_the_seeds_figures_are_the_defaults() -> None:
     config = GuardConfig()
+    gb = 10**9
+    at = [config.level_of(nbytes) for nbytes in (0, 200 * gb - 1, 200 * gb, 300 * gb - 1, 300 * gb)]
+    assert at == ["ok", "ok", "over", "over", "hard"]
     assert (config.budget_bytes, config.hard_factor) == (200 * 10**9, 1.5)
     assert (config.evict_tokens, config.days_kept) == (32_768, 14)
 
