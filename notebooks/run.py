@@ -44,11 +44,12 @@ NEEDED = (
     Needed("drive-rested-and-not", ("experiment", "drive-rested-and-not")),
     Needed("pacing", ("experiment", "pacing")),
     Needed("slow-drive", ("experiment", "slow-drive")),
+    Needed("budget-sweep", ("experiment", "budget-sweep")),
 )
 
 
 class Broken(Exception):
-    """A notebook that does not run, or whose outputs may not be kept; one line."""
+    """A notebook that does not run, whose outputs may not be kept, or no results; one line."""
 
 
 class ThisPython(KernelSpecManager):
@@ -73,12 +74,14 @@ def kernel() -> Iterator[tuple[AsyncKernelManager, str]]:
 
 
 def measure(results: Path) -> None:
-    """Run every command that the notebooks need; raises CalledProcessError."""
+    """Run every command that the notebooks need; raises Broken when one fails."""
     for needed in NEEDED:
         print(f"{needed.name}: moorage {' '.join(needed.arguments)}", flush=True)
         call = "from moorage import main; main()"
         run = [sys.executable, "-c", call, *needed.arguments, "--out", str(results / needed.name)]
-        subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
+        status = subprocess.run(run, stdout=subprocess.DEVNULL).returncode
+        if status:
+            raise Broken(f"moorage {' '.join(needed.arguments)}: exit status {status}")
 
 
 def executed(notebook: NotebookNode, results: Path | None = None) -> NotebookNode:
@@ -185,19 +188,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="notebooks; all of them when none is named")
     parser.add_argument("--measure", action="store_true", help="run replays and experiments first")
     asked = parser.parse_args(arguments)
-    if asked.measure:
-        measure((HERE / RESULTS).resolve())
     names = asked.names or sorted(path.stem for path in HERE.glob("*.ipynb"))
-    for name in names:
-        path = HERE / f"{Path(name).stem}.ipynb"
+    paths = [HERE / f"{Path(name).stem}.ipynb" for name in names]
+    for path in paths:
         if not path.exists():
-            parser.error(f"no notebook {name}")
-        try:
+            parser.error(f"no notebook {path.stem}")
+    try:
+        if asked.measure:
+            measure((HERE / RESULTS).resolve())
+        for path in paths:
             nbformat.write(refresh(path), path)
-        except Broken as error:
-            print(f"notebooks: {error}", file=sys.stderr)
-            return 1
-        print(f"{path.name}: executed", flush=True)
+            print(f"{path.name}: executed", flush=True)
+    except Broken as error:
+        print(f"notebooks: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -11,24 +11,28 @@ Canaries: a cell that fails, a result without a column, a warning, and a path mu
 from __future__ import annotations
 
 import base64
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
-import pandas as pd
+import numpy as np
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from nights import small_night
 
+from experiments import budget_settings, budget_sweep, drive_rested_and_not
 from experiments.registry import find
+from replay.ledger import to_frame
 from replay.tracefile import write_trace
-from sim import drive_fit
+from sim.budget_days import Days
 from sim.drive import Rates
-from sim.profile import load
+from sim.profile import Profile, load
+from sim.write_days import events
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))
@@ -54,12 +58,33 @@ def small(needed: runner.Needed, trace: Path) -> list[object]:
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of results as `make notebooks` writes them, of a small night."""
     folder = tmp_path_factory.mktemp("results")
-    # The fit is the subject of tests/test_drive_fit.py, and takes JAX ten seconds.
-    rates = Rates.of(load("spark-27b"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drive_fit, "fitted", lambda: (rates, 0.0))
+        without_jax(patch)
         write_results(folder)
     return folder
+
+
+def without_jax(patch: pytest.MonkeyPatch) -> None:
+    """A fit and a sweep of ten thousand settings, which have tests of their own, in no time."""
+    fit = ModuleType("sim.drive_fit")
+    vars(fit).update(
+        FITTED=drive_rested_and_not.UNITS, fitted=lambda: (Rates.of(load("spark-27b")), 0.0)
+    )
+    patch.setitem(sys.modules, "sim.drive_fit", fit)
+    patch.setattr(budget_settings, "SETTINGS", 12)
+    patch.setattr(budget_settings, "CHECKED", 12)
+    patch.setattr(budget_sweep, "sweep", cache(a_few_settings))
+
+
+def a_few_settings(board: Profile) -> budget_settings.Sweep:
+    """What the sweep gives, by its plain loop."""
+    sizes, settings = budget_settings.sizes_of(board), budget_settings.drawn(board)
+    happened = events(sizes)
+    plain = budget_settings.looped(settings, sizes, happened)
+    slots = tuple(np.array(each) for each in zip(*(days.saved for days in plain), strict=True))
+    rest = [np.array(each) for each in zip(*(days[2:] for days in plain), strict=True)]
+    ends = Days(plain[0].drive, slots, *rest)
+    return budget_settings.Sweep(settings, ends, len(happened), 1.0, 1.0, 1.0, 0.0)
 
 
 def write_results(folder: Path) -> None:
@@ -89,16 +114,16 @@ def drawing(notebook: NotebookNode) -> list[int]:
     return [at for at, cell in enumerate(notebook.cells) if "shared.show(" in cell.source]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_cell_runs_on_small_results(path: Path, sample: Path) -> None:
-    ran = runner.refresh(path, sample)
-    assert [at for at, _ in pictures(ran)] == drawing(ran) != []
-    code = [cell for cell in ran.cells if cell.cell_type == "code" and cell.source.strip()]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-    # The folder stood in for the committed one while the cells ran, and is not kept.
-    assert [cell.source for cell in ran.cells] == [
-        cell.source for cell in nbformat.read(path, as_version=4).cells
-    ]
+def test_every_cell_runs_on_small_results(sample: Path) -> None:
+    # In one test, so that no two workers write the results.
+    for path in NOTEBOOKS:
+        ran = runner.refresh(path, sample)
+        assert [at for at, _ in pictures(ran)] == drawing(ran) != [], path
+        code = [cell for cell in ran.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), path
+        # The folder stood in for the committed one while the cells ran, and is not kept.
+        committed = nbformat.read(path, as_version=4).cells
+        assert [cell.source for cell in ran.cells] == [cell.source for cell in committed], path
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -155,11 +180,10 @@ def test_canary_a_cell_that_fails_is_named(tmp_path: Path) -> None:
         runner.executed(made("x = 1", "x / 0", "x"), tmp_path)
 
 
-def test_canary_a_result_without_a_column_breaks_its_notebook(sample: Path, tmp_path: Path) -> None:
-    for needed in runner.NEEDED:
-        shutil.copytree(sample / needed.name, tmp_path / needed.name)
-    ledger = tmp_path / "night" / "ledger.parquet"
-    pd.read_parquet(ledger).drop(columns="reread_replaced").to_parquet(ledger)
+def test_canary_a_result_without_a_column_breaks_its_notebook(tmp_path: Path) -> None:
+    (tmp_path / "night").mkdir()
+    ledger = to_frame([]).drop(columns="reread_replaced")
+    ledger.to_parquet(tmp_path / "night" / "ledger.parquet")
     with pytest.raises(runner.Broken, match=r"Missing: night has no column reread_replaced$"):
         runner.refresh(ROOT / "notebooks" / "reuse_and_reread.ipynb", tmp_path)
 
@@ -178,6 +202,20 @@ def test_canary_warnings_and_paths_are_refused(tmp_path: Path) -> None:
         runner.refresh(path, tmp_path)
     for at, says in enumerate(sources.values(), start=2):
         assert (f"cell {at} {says}" in str(broken.value)) == bool(says)
+
+
+def test_canary_a_command_that_fails_and_a_notebook_that_is_not_there_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = runner.Needed("night", ("nothing",))
+    monkeypatch.setattr(runner, "NEEDED", (bad,))
+    monkeypatch.setattr(runner, "RESULTS", str(tmp_path))
+    assert runner.main(["--measure", "drive"]) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last == "notebooks: moorage nothing: exit status 2"
+    with pytest.raises(SystemExit) as ended:
+        runner.main(["nothing"])
+    assert ended.value.code == 2 and "no notebook nothing" in capfd.readouterr().err
 
 
 def test_canary_a_path_in_html_is_seen_and_one_in_a_picture_is_not() -> None:
