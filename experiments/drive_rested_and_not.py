@@ -88,14 +88,16 @@ def _others(rates: Rates) -> list[Figure]:
 def _fitted(rates: Rates) -> list[Figure]:
     """What the fit gives, beside the board's."""
     # Only this needs JAX, which takes a second to import.
-    from sim.drive_fit import FITTED, fitted
+    from sim.drive_fit import FITTED, fitted, standard_errors
 
     params, misses = fitted()
+    errors = standard_errors(params)
     figures = []
     for name in FITTED:
         short, unit, size = UNITS[name]
         found, boards = getattr(params, name) / size, getattr(rates, name) / size
-        note = f"the board's {boards:.4g}, off by {off(found, boards)}"
+        error = f"standard error {100 * errors[name]:.0f} %"
+        note = f"{error}; the board's {boards:.4g}, off by {off(found, boards)}"
         figures.append(Figure(f"fit.{short}", None, found, unit, note))
     note = "sum of squares of what was fitted, in standard errors"
     return [*figures, Figure("fit.misses", None, misses, "", note)]

@@ -8,13 +8,13 @@ through the scan.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sim.drive_seen import (
     BURST_BYTES,
@@ -42,13 +42,13 @@ FITTED = {
     "fsync_s": 0.005,
 }
 """Where the fit begins, among others."""
-APART = {"sustained_bytes_s": 1.5, "cache_bytes": 1.15, "settle_s": 1.5}
+APART = {"sustained_bytes_s": 1.5, "settle_s": 2.0, "pause_bytes_s": 3.0}
 """Factors to either side of that from where it begins as well: the model has kinks, where the rest
 is just long enough or the cache is just full, and a descent may stop at one."""
 STEPS = 200
 
 
-def params_of(logs: jax.Array) -> DriveParams:
+def params_of(logs: Any) -> DriveParams:
     """Parameters from their logarithms, in FITTED's order."""
     return DriveParams(read_bytes_s=READ_BYTES_S, **dict(zip(FITTED, jnp.exp(logs), strict=True)))
 
@@ -106,40 +106,65 @@ def _misses(logs: jax.Array) -> jax.Array:
 
 @jax.jit
 @jax.vmap
-def _descended(logs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The logarithms that miss least, near where it begins, and the sum of squares."""
+def _sloped(logs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The misses and their Jacobian, for a batch of starts."""
 
     def both(at: jax.Array) -> tuple[jax.Array, jax.Array]:
         misses = _misses(at)
         return misses, misses
 
-    def once(_: int, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        best, tried, damping = carry
-        slope, misses = jax.jacfwd(both, has_aux=True)(tried)
-        found = (tried, jnp.sum(misses**2), slope.T @ slope, slope.T @ misses)
-        better = found[1] < best[1]
-        best = tuple(jnp.where(better, new, old) for new, old in zip(found, best, strict=True))
-        damping = jnp.where(better, jnp.maximum(damping / 3, 1e-9), jnp.minimum(damping * 4, 1e6))
-        at, _, square, down = best
-        damped = square + damping * jnp.diag(jnp.diag(square) + 1e-6)
-        return best, at - jnp.linalg.solve(damped, down), damping
+    slope, misses = jax.jacfwd(both, has_aux=True)(logs)
+    return misses, slope
 
-    size = len(FITTED)
-    worst = (logs, jnp.asarray(jnp.inf), jnp.zeros((size, size)), jnp.zeros(size))
-    (at, least, _, _), _, _ = jax.lax.fori_loop(0, STEPS, once, (worst, logs, jnp.asarray(1e-2)))
-    return at, least
+
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Logarithms, sum of squared misses, what Gauss and Newton have for its second derivatives, and for
+its first ones, each halved."""
+
+
+def _looked(logs: np.ndarray) -> Batch:
+    misses, slope = (np.asarray(array) for array in _sloped(jnp.asarray(logs)))
+    turned = slope.swapaxes(1, 2)
+    return logs, (misses**2).sum(axis=1), turned @ slope, (turned @ misses[:, :, None])[:, :, 0]
+
+
+def _descended(logs: np.ndarray) -> Batch:
+    """Where descents from all of these end; each has its own damping."""
+    best, damping = _looked(logs), np.full(len(logs), 1e-2)
+    for _ in range(STEPS):
+        at, least, square, down = best
+        more = damping[:, None] * (np.diagonal(square, axis1=1, axis2=2) + 1e-6)
+        damped = square + more[:, :, None] * np.eye(len(FITTED))
+        tried = _looked(at - np.linalg.solve(damped, down[:, :, None])[:, :, 0])
+        better = tried[1] < least
+        best = tuple(_chosen(better, new, old) for new, old in zip(tried, best, strict=True))
+        damping = np.where(better, (damping / 3).clip(1e-9), (damping * 4).clip(max=1e6))
+    return best
+
+
+def _chosen(better: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    return np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def starts(begin: Mapping[str, float]) -> list[dict[str, float]]:
     """Where descents begin: there, and at every corner APART from it."""
     corners = product(*(((name, factor), (name, 1 / factor)) for name, factor in APART.items()))
     moved = [{name: begin[name] * factor for name, factor in corner} for corner in corners]
-    return [dict(begin), *({**begin, **corner} for corner in moved)]
+    found = [dict(begin), *({**begin, **corner} for corner in moved)]
+    return [{name: start[name] for name in FITTED} for start in found]
 
 
 def fitted(begin: Mapping[str, float] = FITTED) -> tuple[DriveParams, float]:
     """The parameters that miss least, and the sum of squared misses in standard errors."""
-    logs = [[math.log(start[name]) for name in FITTED] for start in starts(begin)]
-    ends, sums = _descended(jnp.array(logs))
-    best = int(jnp.argmin(sums))
-    return DriveParams(*(float(value) for value in params_of(ends[best]))), float(sums[best])
+    at, sums, _, _ = _descended(np.log([list(start.values()) for start in starts(begin)]))
+    best = int(sums.argmin())
+    return DriveParams(*map(float, params_of(at[best]))), float(sums[best])
+
+
+def standard_errors(params: DriveParams) -> dict[str, float]:
+    """Of each parameter, as a share of it, as far as the figures' errors go."""
+    at = {name: getattr(params, name) for name in FITTED}
+    # As many as the fit has, so that nothing is compiled for it.
+    _, _, squares, _ = _looked(np.log([list(at.values())] * len(starts(at))))
+    errors = np.sqrt(np.diag(np.linalg.inv(squares[0])))
+    return dict(zip(FITTED, errors.tolist(), strict=True))

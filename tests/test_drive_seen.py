@@ -57,6 +57,12 @@ def test_the_fit_finds_the_boards_numbers_from_anywhere(start: dict[str, float])
     assert misses == pytest.approx(6.41, abs=0.01)
 
 
+def test_what_one_figure_tells_is_less_sure_than_what_many_do() -> None:
+    errors = drive_fit.standard_errors(RATES.params)
+    assert errors["write_bytes_s"] < 0.02 < 0.1 < errors["settle_s"] < 0.4
+    assert 0.15 < errors["pause_bytes_s"] < 0.3
+
+
 def test_the_scanned_figures_are_those_of_a_drive_booked_file_by_file() -> None:
     for rates in (RATES, replace(RATES, cache_bytes=15 * GB, settle_s=1.0, fsync_s=0.02)):
         assert drive_fit.figures(rates.params) == pytest.approx(seen(rates), rel=1e-9)
