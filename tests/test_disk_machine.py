@@ -2,24 +2,35 @@
 
 Method: a hypothesis state machine drives sessions with shared heads through turns of the witness,
 on a grid of 64. In between the process ends, sometimes with work undone, files are damaged, calls
-fail once or for ever, the clock jumps, settings change, all is cleared. After every prefill the
-witness's formula checks each row, a plan made before must be what served unless a file was no good,
-and the index must be the files' own account.
+fail once or for ever, the clock jumps, settings and the day's write budget change, all is cleared.
+After every prefill the witness's formula checks each row, a plan made before must be what served
+unless a file was no good, nothing is planned over the write budget, and the index must be the
+files' own account.
 """
 
 from __future__ import annotations
 
 import errno
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from support import GRID, box, engine, forced, joined, serve, tier, tokens, verifier
 
 from cache.disk.config import DiskConfig
 from cache.disk.open import MARKER
+from cache.disk.plan import Plan
+from cache.disk.writer import DiskWriter
 from cache.journal import TurnRow
 from cache.types import Ask, Ids, common_prefix
+from cache.writeguard import GuardConfig, WriteGuard
 from engine.turn import Chunk, Prompt, turn
 from sim.clock import VirtualClock
 from sim.faults import Fault
@@ -46,6 +57,7 @@ class Machine(RuleBasedStateMachine):
         self.clock = VirtualClock(wall_start_s=1e9)
         self.count = 0
         self.budget_bytes = chunks * 8_192
+        self.writes = GuardConfig()
         self.head = tokens(5 * GRID + 9, seed)
         self.texts: dict[str, Ids] = {}
         self.read: list[Ids] = []
@@ -56,9 +68,22 @@ class Machine(RuleBasedStateMachine):
         self.files.fault = None
         self.of = engine("witness", window=WINDOW)
         self.jobs = SeededJobs(self.seed + self.count)
+        self.guard = WriteGuard(self.clock, self.writes)
         self.tier = tier(
-            self.files, self.of, jobs=self.jobs, clock=self.clock, budget_bytes=self.budget_bytes
+            self.files,
+            self.of,
+            jobs=self.jobs,
+            clock=self.clock,
+            guard=self.guard,
+            budget_bytes=self.budget_bytes,
         )
+        admit = self.tier.keeper.admit
+
+        def within(plan: Plan) -> bool:
+            assert self.guard.level() == "ok", "planned over the day's write budget"
+            return admit(plan)
+
+        self.tier.keeper.admit = within  # type: ignore[method-assign]
         self.on = box(
             self.of,
             anchors=6,
@@ -184,6 +209,10 @@ class Machine(RuleBasedStateMachine):
             )
         )
 
+    @rule(budget_bytes=st.sampled_from((0, 100_000, 1 << 40, 1 << 40)))
+    def set_the_days_writes(self, budget_bytes: int) -> None:
+        self.writes = self.guard.config = GuardConfig(budget_bytes=budget_bytes)
+
     @rule(dice=st.integers(0, 5))
     def clear(self, dice: int) -> None:
         if dice:
@@ -210,6 +239,8 @@ class Machine(RuleBasedStateMachine):
     def all_is_whole(self) -> None:
         if hasattr(self, "tier"):
             self.on.stack.check()
+            assert 1 <= len(self.guard.days()) <= 14
+            assert self.guard.days()[-1][0] == self.clock.day()
             assert len(self.files.handles) <= 4
 
 
@@ -217,3 +248,10 @@ Machine.TestCase.settings = settings(
     max_examples=max(150, settings().max_examples), stateful_step_count=30
 )
 TestMachine = Machine.TestCase
+
+
+def test_canary_a_tier_that_does_not_ask_the_days_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DiskWriter, "_skips", lambda *_: False)
+    some = settings(Machine.TestCase.settings, max_examples=60, phases=[Phase.generate])
+    with pytest.raises(AssertionError, match="over the day's write budget"):
+        run_state_machine_as_test(Machine, settings=some)
