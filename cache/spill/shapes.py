@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from cache.format import Layout, Part
-from cache.ports import Model
-from cache.spill.names import BLOCK, COPY
+from cache.ports import PAGE, Model
+from cache.saving import TMP
+from cache.spill.names import BLOCK, COPY, rows_of
 
 FRAMES = "frames"
 """In a block's meta: of every byte plane its frames' lengths, or null where it lies as it is."""
@@ -91,10 +92,23 @@ class Shapes:
         """What a copy's file counts for under the budget."""
         return max(0, nbytes + self._more)
 
+    def weigh(self, name: str, nbytes: int) -> int:
+        """What real bytes of the file of this name stand for, a passing name or not.
+
+        A page alone is a header, and weighs what it is.
+        """
+        plain = name.removesuffix(TMP)
+        rows = rows_of(plain)
+        if nbytes <= PAGE or not (rows or plain.endswith(f".{COPY}")):
+            return nbytes
+        return self.block_weight(rows, nbytes) if rows else self.copy_weight(nbytes)
+
     def expected_weight(self, rows: int, copies: int) -> int:
         """What so many rows and copies, yet to be written, will count for at most, about."""
         sections = sum(prod(part.shape) * part.dtype.itemsize for part in self.sections)
-        return self.block_weight(rows, rows * self.row_bytes) + copies * self.copy_weight(sections)
+        pages = -(-rows // self.block_rows) * PAGE  # Their headers.
+        blocks = self.block_weight(rows, rows * self.row_bytes + pages)
+        return blocks + copies * self.copy_weight(sections + PAGE)
 
     def buffer_weight(self, nbytes: int) -> int:
         """What a buffer of a block's size counts for among the engine's memory."""

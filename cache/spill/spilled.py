@@ -27,6 +27,11 @@ class Spilled:
     brought: Bring = field(repr=False)
     copies: dict[Copy, Tensors] = field(default_factory=dict)
     """Once it was brought."""
+    seen: Account | None = field(init=False)
+    """What the entry was when this was made."""
+
+    def __post_init__(self) -> None:
+        self.seen = self.entry.account
 
     @property
     def account(self) -> Account:

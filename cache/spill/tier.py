@@ -99,11 +99,12 @@ class Spill:
     def served(self) -> None:
         """The plan was acted on."""
         self.shelf.in_use = None
+        self.shelf.evict_to(self.config.budget_bytes, None)
 
     def _bring(self, spilled: Spilled, model: Model, top: int) -> bool:
         """Read what a conversation lacks; an entry with a file that is no good goes."""
         entry, note = spilled.entry, self.notes.note
-        if not self.shelf.holds(entry):
+        if not self.shelf.holds(entry) or entry.account is not spilled.seen:
             return False
         copies = self._affordable(entry, top, model.cost())
         if not copies or not self.buffers.ready():

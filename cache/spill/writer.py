@@ -70,6 +70,9 @@ class SpillWriter:
             return Outcome(False, "off" if not config.writes else "busy")
         if not _resumable(account):
             return Outcome(False, "no line")
+        if self._shelf.in_use is not None and self._shelf.like(account) is self._shelf.in_use:
+            # The prompt goes on with what the session's entry holds: this is a branch that is left.
+            return Outcome(False, "in use")
         if not self._guard.allows(who, account.valid):
             self._guard.skipped(who, account.session, account.valid)
             return Outcome(False, "guard")
@@ -101,6 +104,10 @@ class SpillWriter:
             shelf.settle(entry)
             return self._skipped(account, who, why, saved.nbytes)
         shelf.evict_to(budget_bytes, entry)
+        if shelf.held_bytes() > budget_bytes and shelf.in_use is None:
+            # It takes more than was expected, and nobody else is left to go.
+            shelf.evict_to(budget_bytes, None)
+            return self._skipped(account, who, "budget", saved.nbytes)
         took = {part: s - before[part] for part, s in self.spent.seconds.items()}
         parts = " ".join(f"{part}={seconds * 1e3:.1f}ms" for part, seconds in took.items())
         total = f"{(self._clock.mono_s() - begun_s) * 1e3:.1f}ms"
