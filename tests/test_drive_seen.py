@@ -8,6 +8,8 @@ starts; the scanned figures against a drive booked file by file; drives that rec
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from itertools import pairwise
 
@@ -105,6 +107,17 @@ def test_a_save_after_files_in_one_burst_counts_their_syncs() -> None:
     endless = Rates(4 * GB, 7 * GB, 0.25, cache_bytes=30 * GB)
     assert after(endless, Files(8 * GB, 0.0, 4 * GB)) == pytest.approx((1.0, 22 * GB))
     assert after(replace(endless, recover_bytes_s=GB), Files(8 * GB, 0.0, GB), 5.0)[1] == 30 * GB
+
+
+def test_a_replay_does_not_pay_for_jax() -> None:
+    """Only the fit and the sweep import it, when they are asked for."""
+    modules = "moorage, replay.driver, experiments.pacing, experiments.drive_rested_and_not"
+    code = f"import sys, {modules}, experiments.budget_sweep; print('jax' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+    code = "import sys, sim.drive_fit; print('jax' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True\n", "the test would see it"
 
 
 # the experiments
