@@ -35,6 +35,8 @@ class Offers:
 
     def _offer(self, entry: Entry, ask: Ask, in_place: Account) -> Offer | None:
         assert entry.account is not None
+        if not _may_serve(entry, ask, self._shapes.grid):
+            return None
         met = self.meeting(entry.account, ask)
         line = entry.account.best_line(met.limit)
         if line is None:
@@ -72,6 +74,19 @@ class Offers:
         slow = line > ram + self._shapes.grid
         why = why_not(entry, met, own, ram, slow=slow)
         return Unserved(entry, len(ask.ids), shared, line, ram, why)
+
+
+def _may_serve(entry: Entry, ask: Ask, slack: int) -> bool:
+    """Whether a prompt goes on with an entry up to one of its lines at all: a quick look.
+
+    Before the first answer nothing is aligned, but for blanks right before it (`slack` tokens are
+    more than those): who parts there has what is common and no more.
+    """
+    account = entry.account
+    assert account is not None
+    lowest = min((copy.tokens for copy in entry.copies), default=0)
+    first = account.generations[0].start if account.generations else account.valid
+    return common_prefix(account.ids, ask.ids) >= min(lowest, first - slack)
 
 
 def _ids(entry: Entry) -> Ids:
