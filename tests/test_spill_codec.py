@@ -7,6 +7,7 @@ and every cut of packed data either has a reason or changes a sum; canaries for 
 
 from __future__ import annotations
 
+import io
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -129,9 +130,17 @@ def test_every_frame_is_zstds_own(plane: bytes, frame_bytes: int) -> None:
 @pytest.mark.parametrize("nbytes", [1, 1_000, 1 << 17, (1 << 20) + 1])
 def test_frames_of_any_level_ask_for_no_more_than_they_hold(level: int, nbytes: int) -> None:
     plane = uneven(0, nbytes // 4 + 1) * 4
-    found, data = packed([plane], CodecConfig(level=level))
-    assert unpacked(found.frames, data, [len(plane)]) == ("", [plane])
-    assert found.frames != (None,) or nbytes < 1_000
+    zeros = bytes(nbytes)  # Blocks of one byte run on, from the second on.
+    found, data = packed([plane, zeros], CodecConfig(level=level))
+    assert unpacked(found.frames, data, [len(plane), nbytes]) == ("", [plane, zeros])
+    assert found.frames[0] is not None or nbytes < 1_000
+
+
+def test_levels_above_the_first_look_for_repeats() -> None:
+    """And the first does not, which is what makes it quick on planes."""
+    plane = noise(0, 20_000) * 2
+    sizes = [packed([plane], CodecConfig(level=level))[0].nbytes for level in (1, 2, 5)]
+    assert sizes[0] == 40_000 and max(sizes[1:]) < 21_000
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64], ids=str)
@@ -197,7 +206,7 @@ def test_a_plane_half_noise_is_packed_where_it_shrinks() -> None:
 
 def test_a_plane_that_saves_next_to_nothing_stays() -> None:
     """One byte in 32 is the least."""
-    for zeros, stays in ((60, True), (400, False)):
+    for zeros, stays in ((60, True), (100, True), (200, False), (400, False)):
         plane = noise(0, 4_096 - zeros) + bytes(zeros)
         found, data = packed([plane])
         assert (found.frames == (None,)) is stays
@@ -307,28 +316,50 @@ def test_a_frame_that_asks_for_more_is_refused() -> None:
     two = frame(content[:2_000]) + frame(content[2_000:])
     unknown = frame(content, write_content_size=False)
     wide = bytearray(unknown)
-    wide[5] = 0xF8  # A window of 2 TiB.
-    huge = b"\x28\xb5\x2f\xfd\xc0\xf8" + (4_000).to_bytes(8, "little") + unknown[6:]
+    wide[5] = 0xA8  # A window of 2 GiB.
+    huge = b"\x28\xb5\x2f\xfd\xc0\xa8" + (4_000).to_bytes(8, "little") + unknown[6:]
     skipped = b"\x50\x2a\x4d\x18" + (4_000).to_bytes(4, "little") + bytes(100)
     assert sound[4] == 0x60, "one segment, its length in two bytes, no dictionary"
     named = sound[:4] + b"\x61\x07" + sound[5:]
     cases = {
-        "another length": frame(content[:-1]),
-        "more than its part": frame(content + b"x"),
-        "two frames": two,
-        "no length": unknown,
-        "a wide window": bytes(wide),
-        "a wide window, the right length": huge,
-        "a frame to skip": skipped,
-        "text": b"plane" * 20,
-        "nothing": b"\0",
-        "a dictionary": named,
-        "its head alone": sound[:4],
-        "a block of no type": sound[:6] + b"\xff\xff\xff" + sound[9:],
+        frame(content[:-1]): "a frame states another length",
+        frame(content + b"x"): "a frame states another length",
+        two: "a frame states another length",
+        unknown: "a frame states another length",
+        bytes(wide): "a frame states another length",
+        huge: "a frame asks for what none was given",
+        named: "a frame asks for what none was given",
+        skipped: "no frame begins where one should",
+        b"plane" * 20: "no frame begins where one should",
+        b"\0": "no frame begins where one should",
+        sound[:4]: "a frame does not decode",
+        sound[:-1]: "a frame is cut off",
+        sound + b"\0": "a frame has another length",
+        sound[:7] + b"\x07\0\0": "a frame does not decode",
     }
-    for name, bad in cases.items():
-        why, _ = unpacked([(len(bad),)], bad, [4_000])
-        assert why and "\n" not in why, name
+    for bad, why in cases.items():
+        assert unpacked([(len(bad),)], bad, [4_000])[0].split(":")[0] == why
+    # As long as the plane but for a byte: nothing that was ever written, and not to be copied.
+    near = noise(0, 4_000)
+    assert unpacked([(3_999,)], near[:-1], [4_000])[0] == "no frame begins where one should"
+
+
+def test_a_decoder_that_stops_or_finds_no_memory_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stops:
+        def stream_reader(self, frame: memoryview) -> Any:
+            return io.BytesIO(bytes(3_999))
+
+    class Full(Stops):
+        def stream_reader(self, frame: memoryview) -> Any:
+            raise MemoryError("no room")
+
+    data = frame(uneven(0, 4_000))
+    for decoder, why in ((Stops, "a frame ends early"), (Full, "a frame does not decode: no room")):
+        with monkeypatch.context() as patch:
+            patch.setattr(codec.zstandard, "ZstdDecompressor", decoder)
+            assert unpacked([(len(data),)], data, [4_000])[0] == why
 
 
 def test_a_sound_frame_with_a_checksum_is_read_and_a_wrong_one_told() -> None:

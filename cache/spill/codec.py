@@ -34,8 +34,6 @@ PROBES, PROBE_BYTES = 8, 8_192
 """What is compressed of a part, spread over it, to see whether it shrinks at all."""
 MAGIC = b"\x28\xb5\x2f\xfd"
 """How a zstd frame begins (RFC 8878, 3.1.1)."""
-WINDOW_MIN = 1_024
-"""The smallest window a frame can state, in bytes (RFC 8878, 3.1.1.1.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,7 @@ def _misfit(frame: memoryview, size: int) -> str:
     head = zstandard.get_frame_parameters(frame)
     if head.content_size != size:
         return "a frame states another length"
-    if head.dict_id or head.window_size > max(size, WINDOW_MIN):
+    if head.dict_id or head.window_size > size:
         return "a frame asks for what none was given"
     at = zstandard.frame_header_size(frame)
     last = 0
