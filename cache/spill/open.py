@@ -125,8 +125,8 @@ def _look(files: Files, names: Sequence[str], accepted: Collection[str], shapes:
             found.useless[f"{entry.key:016x}.{MANIFEST}"] = why
         else:
             whole.append(entry)
-    found.entries = whole
-    named = {name for entry in whole for name in entry.names}
+    found.entries = _newest(whole, found)
+    named = {name for entry in found.entries for name in entry.names}
     for name in pieces:
         key = key_of(name)
         if name not in named and key not in found.unread and name not in found.foreign:
@@ -148,6 +148,18 @@ def _enter(
         found.foreign.add(name)
     else:
         found.useless[name] = entry.why
+
+
+def _newest(entries: Sequence[Entry], found: _Found) -> list[Entry]:
+    """One entry a session. There are two where one could not be read for a while, and the session
+    was saved meanwhile: the older goes."""
+    newest = dict[str | int, Entry]()
+    for entry in sorted(entries, key=lambda entry: (entry.used_s, entry.key)):
+        key = entry.key if entry.session is None else entry.session
+        if (older := newest.get(key)) is not None:
+            found.useless[f"{older.key:016x}.{MANIFEST}"] = "its session has a newer one"
+        newest[key] = entry
+    return sorted(newest.values(), key=lambda entry: entry.key)
 
 
 def _lacks(files: Files, entry: Entry, found: _Found) -> str:

@@ -8,7 +8,7 @@ from cache.account import Account
 from cache.disk.notes import Notes
 from cache.format import write_record
 from cache.ports import Files
-from cache.saving import TMP, code_of, save_now
+from cache.saving import TMP, Saving, code_of
 from cache.spill.entry import Block, Copy, Entry, Loose
 from cache.spill.manifest import described, image_of
 from cache.spill.names import LAST, manifest_name
@@ -35,6 +35,9 @@ class Shelf:
         self._entries: list[Entry] = []
         self._left: set[str] = set()
         """Names that should be gone."""
+        self._unsure = False
+        """A manifest has its name, and whether that lasts is not known: the older one may be found
+        in its place, so nothing that either names goes."""
         self._last: int | None = None
         self.in_use: Entry | None = None
         """It is about to be read: it does not make room for others."""
@@ -100,7 +103,7 @@ class Shelf:
         anything new, and let go of what the older one named. Why that failed, or empty."""
         blocks = tuple(saved.blocks[start] for start in sorted(saved.blocks))
         copies = tuple(sorted(saved.copies, key=lambda copy: (copy.tokens, copy.kind == "end")))
-        before, names = self._state(entry), entry.names
+        before, names, why = self._state(entry), entry.names, ""
         entry.blocks, entry.copies, entry.loose = blocks, copies, {}
         entry.account = described(account, copies)
         entry.used_s = now_s
@@ -108,26 +111,47 @@ class Shelf:
             try:
                 image = image_of(entry, self._shapes, self._files)
                 self._files.fsyncdir()
-                why = save_now(self._files, manifest_name(entry.key), image)
+                self._name(entry, image)
             except (OSError, MemoryError) as error:
-                why = code_of(error) if isinstance(error, OSError) else "memory"
-            if why:
                 fresh = entry.names - names
                 entry.account, entry.blocks, entry.copies, entry.loose = before
                 self._left.add(manifest_name(entry.key) + TMP)
                 self._remove(fresh)
-                return why
+                return code_of(error) if isinstance(error, OSError) else "memory"
             entry.manifest_bytes = len(image)
+            why = self._lasting()
         self._remove(names - entry.names)
+        return why
+
+    def _name(self, entry: Entry, image: memoryview) -> None:
+        """Put a manifest in the older one's place. Raises OSError; that is still there then."""
+        saving = Saving.begin(self._files, manifest_name(entry.key), image)
+        try:
+            saving.finish()
+            saving.publish()
+        except OSError:
+            saving.abandon()
+            raise
+
+    def _lasting(self) -> str:
+        """All names are on the drive; why that is not known, or empty."""
+        try:
+            self._files.fsyncdir()
+        except OSError as error:
+            self._unsure = True
+            self.notes.note("stuck", None, 0, 0, f"the directory: {code_of(error)}")
+            return code_of(error)
+        self._unsure = False
         return ""
 
     @staticmethod
     def _state(entry: Entry) -> _State:
         return entry.account, entry.blocks, entry.copies, entry.loose
 
-    def settle(self, entry: Entry) -> None:
-        """A save of it came to nothing: blocks that it wrote go, and an entry that has no other."""
+    def settle(self, entry: Entry, saved: Saved | None = None) -> None:
+        """A save of it came to nothing: files that it wrote go, and an entry that has no other."""
         names = {loose.block.piece.name for loose in entry.loose.values()}
+        names |= {copy.piece.name for copy in saved.copies} if saved is not None else set()
         entry.loose = {}
         if entry.account is None:
             self._entries.remove(entry)
@@ -189,6 +213,8 @@ class Shelf:
             self._left = set()
             return
         self._left = wanted
+        if self._unsure and self._lasting():
+            return
         for name in sorted(wanted):
             try:
                 self._files.unlink(name)
@@ -198,10 +224,7 @@ class Shelf:
                 self.notes.note("stuck", None, 0, 0, f"{name}: {code_of(error)}")
                 continue
             self._left.discard(name)
-        try:
-            self._files.fsyncdir()
-        except OSError as error:
-            self.notes.note("stuck", None, 0, 0, f"the directory: {code_of(error)}")
+        self._lasting()
 
     # the conversation in place
 

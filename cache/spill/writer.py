@@ -101,7 +101,7 @@ class SpillWriter:
             shelf.notes.note("yield", account.session, account.valid, saved.nbytes, who)
             return Outcome(False, why, saved.nbytes)
         if why:
-            shelf.settle(entry)
+            shelf.settle(entry, saved)
             return self._skipped(account, who, why, saved.nbytes)
         shelf.evict_to(budget_bytes, entry)
         if shelf.held_bytes() > budget_bytes and shelf.in_use is None:
