@@ -51,13 +51,23 @@ def replay(
     cache_dir: Annotated[
         Path | None,
         typer.Option(
-            help="folder of the disk tier's files, else simulated; they are as small as the"
+            help="folder of the files on the drive, else simulated; they are as small as the"
             " model's rows, figures count the board's bytes"
         ),
     ] = None,
     adopt_from: AdoptFrom = [],  # noqa: B006
     restart: Annotated[
-        list[str], typer.Option(help="the process ends after so many requests, or percent of them")
+        list[str],
+        typer.Option(
+            help="the process stops as planned after so many requests, or percent of them",
+            metavar="AFTER",
+        ),
+    ] = [],  # noqa: B006
+    kill: Annotated[
+        list[str],
+        typer.Option(
+            help="it ends there without a word: what memory holds is lost", metavar="AFTER"
+        ),
     ] = [],  # noqa: B006
     suffix_dir: SuffixDir = None,
     suffix_scope: Annotated[str, typer.Option(help="of its tokens: all, or outputs")] = "all",
@@ -86,6 +96,7 @@ def replay(
         cache_dir=cache_dir,
         adopt_from=adopt_from,
         restarts=restart,
+        kills=kill,
         suffix=suffix,
     )
     raise typer.Exit(status)
@@ -261,6 +272,40 @@ def check_disk(
     status = run_check_disk(
         directory,
         model=model,
+        gib=gib,
+        rounds=rounds,
+        profile=profile,
+        settings=settings,
+        seed=seed,
+        as_json=as_json,
+    )
+    raise typer.Exit(status)
+
+
+@check_app.command("spill")
+def check_spill(
+    directory: Annotated[
+        Path,
+        typer.Option(
+            "--dir", help="on the drive; a folder is made there and removed", readable=False
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="of the gate: random or witness")] = "random",
+    codec: Annotated[str, typer.Option(help="whose rates: raw, planes or both")] = "both",
+    gib: Annotated[float, typer.Option(help="GiB of rows that are moved each time")] = 2.0,
+    rounds: Annotated[int, typer.Option(help="how often, raw direct I/O beside it")] = 5,
+    profile: ProfileName = "spark-27b",
+    settings: Set = [],  # noqa: B006
+    seed: Annotated[int, typer.Option("--seed", help="decides tokens, weights and bytes")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Save conversations to a real drive and bring them back: bits, then rates beside raw I/O."""
+    from replay.check_spill import run_check_spill
+
+    status = run_check_spill(
+        directory,
+        model=model,
+        codec=codec,
         gib=gib,
         rounds=rounds,
         profile=profile,

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from experiments.figure import Figure
 from experiments.traffic import Traffic, fresh, head, refuse_failures
+from replay.columns import CAUSES
 from replay.commands import replayed, traces_of
 from replay.driver import Options
-from replay.ledger import CAUSES
 from replay.trace import Trace
 from sim.profile import ANCHOR_RULES, Profile
 

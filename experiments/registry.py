@@ -49,7 +49,8 @@ class Experiment:
     when none are given) and `run(board, names, skip_bad)`, or the same with READS_TRACES where
     traces only change what it asks. With `curves(board)` it can be plotted; with `tables`, which
     takes what its `run` takes, it writes rows beside its figures: a table's name to its rows. The
-    disk tier is off, unless the module says DISK: the others ask about the caches in memory.
+    disk tier is off, unless the module says DISK, and the spill, unless it says SPILL: the others
+    ask about the caches in memory.
     """
 
     name: str
@@ -72,7 +73,7 @@ def find(name: str) -> Experiment:
     module = import_module(MODULES[name])
     assert name == module.NAME
     traces: tuple[str, ...] = getattr(module, "TRACES", ())
-    disk = getattr(module, "DISK", False)
+    off = {name.lower(): False for name in ("DISK", "SPILL") if not getattr(module, name, False)}
     drafts = getattr(module, "SUFFIX", False)
     reads = bool(traces) or getattr(module, "READS_TRACES", False) or drafts
 
@@ -85,7 +86,7 @@ def find(name: str) -> Experiment:
             raise BadInput("--traces", None, f"experiment {name} makes its own requests")
         asked = (names or traces, skip_bad) if reads else ()
         more = (suffix_dir,) if drafts else ()
-        board = board if disk else replace(board, disk=False)
+        board = replace(board, **off)
         return getattr(module, function)(board, *asked, *more)
 
     def run(

@@ -56,7 +56,7 @@ def middle(traces: Sequence[Trace]) -> int:
 def ledger_of(way: Way, traces: Sequence[Trace]) -> pd.DataFrame:
     """The requests from the middle on, whether it restarts there or not; raises GateFailed."""
     at = middle(traces)
-    restarts = (Restart(at),) if way.restarts else ()
+    restarts = (Restart(at, kills=True),) if way.restarts else ()
     ledger, _ = replayed(traces, Options(way.board, restarts=restarts))
     refuse_failures(ledger)
     return ledger.iloc[at:]

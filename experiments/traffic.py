@@ -142,7 +142,8 @@ def refuse_failures(ledger: pd.DataFrame) -> None:
 
 def without_tiers(board: Profile) -> Profile:
     """The board with the rows in place alone: no guest, no park, no pin, no store, no drive."""
-    return replace(board, guest_tokens=0, park_bytes=0, pin_bytes=0, store_bytes=0, disk=False)
+    off = replace(board, disk=False, spill=False)
+    return replace(off, guest_tokens=0, park_bytes=0, pin_bytes=0, store_bytes=0)
 
 
 def seeds_policy(board: Profile) -> StackConfig:

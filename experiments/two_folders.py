@@ -39,7 +39,7 @@ ANSWER = 300
 PLAY = ("first", "second", "third", "fourth", "again", "tools", "tools_again")
 """Sessions in the order they come, with nothing in memory each: in a folder, in another, in the
 first one after a deploy, in a new folder, in the first one again, twice with other tools."""
-RESTARTS = tuple(Restart(after, deploys=after == 2) for after in range(1, len(PLAY)))
+RESTARTS = tuple(Restart(n, deploys=n == 2, kills=True) for n in range(1, len(PLAY)))
 RESTORED = ((15_360, 1_700), (30_720, 1_700))
 """Tokens of a head, and of what follows it: the first so that it reads cold in the seed's time."""
 
@@ -89,7 +89,7 @@ def restored(board: Profile, tokens: int, more: int) -> tuple[LedgerRow, LedgerR
     parts = {"tools": tokens // 2, "system": tokens - tokens // 2}
     first = traffic.ask(fresh(tokens), fresh(more), answer=ANSWER, session="a", **parts)
     traffic.ask(head(first, tokens), fresh(more), answer=ANSWER, session="b", **parts)
-    cold, warm = traffic.replayed(board, restarts=(Restart(1),))
+    cold, warm = traffic.replayed(board, restarts=(Restart(1, kills=True),))
     return cold, warm
 
 

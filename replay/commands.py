@@ -68,25 +68,26 @@ def run_replay(
     cache_dir: Path | None = None,
     adopt_from: Sequence[str] = (),
     restarts: Sequence[str] = (),
+    kills: Sequence[str] = (),
     suffix: Flags | None = None,
 ) -> int:
     """`moorage replay`; returns the exit status, 1 when a gate failed."""
     console = Console(stderr=as_json)
     board = board_of(profile, settings)
-    if cache_dir is not None and not board.disk:
-        raise BadInput("--cache-dir", None, "is for the disk tier, and disk=off")
+    if cache_dir is not None and not (board.disk or board.spill):
+        raise BadInput("--cache-dir", None, "is for the drive's tiers; disk=off, spill=off")
     if adopt_from and cache_dir is None:
         raise BadInput("--adopt-from", None, "needs --cache-dir: simulated files are new")
     share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
     spaced = _arrivals(arrivals)
     traces, skipped = traces_of(names, skip_bad, console, board=board)
     with opened(suffix, traces, board, seed) as store:
-        ends = restarts_of(restarts, sum(len(trace.requests) for trace in traces))
+        ends = restarts_of(restarts, sum(len(trace.requests) for trace in traces), kills)
         disk = cache_dir, tuple(adopt_from), ends
         options = Options(board, model, spaced, users, share, seed, store, *disk)
         replay = started(traces, options, out)
         ledger, wall_s = driven(replay, traces)
-        summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board, disk=replay.disk)
+        summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board, **replay.drive)
         if store is not None:
             summary["suffix"] = figures(store)
     if skip_bad:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from cache.disk.notes import NAME
 from cache.disk.tier import DiskTier
 from cache.journal import Journal
-from sim.drive import Drive
+from replay.noted import Noted
+from sim.driven_files import Moved
 
 GONE = ("evict", "expire", "damage", "sweep")
 """Events by which files go."""
@@ -21,8 +21,6 @@ GONE = ("evict", "expire", "damage", "sweep")
 class DiskUse:
     """What the tier did for one request, and since the one before. Bytes are the board's."""
 
-    restore_s: float = 0.0
-    """What it took to bring its line back, from wherever it was."""
     read: int = 0
     written: int = 0
     held: int = 0
@@ -38,23 +36,21 @@ class DiskUse:
 class DiskSeen:
     """Reads what was noted since it last looked."""
 
-    def __init__(self, journal: Journal, drive: Drive) -> None:
-        self._journal = journal
-        self._drive = drive
-        self._noted = 0
+    def __init__(self, journal: Journal, moved: Moved) -> None:
+        self._noted = Noted(journal, NAME)
+        self._moved = moved
         self._read = self._written = 0
         self._events: Counter[str] = Counter()
         self._whys: dict[str, Counter[str]] = {event: Counter() for event in ("drop", "fail")}
 
-    def use(self, tier: DiskTier, restore_s: float) -> DiskUse:
+    def use(self, tier: DiskTier) -> DiskUse:
         """Since the last call."""
-        drive, before = self._drive, Counter(self._events)
+        drive, before = self._moved, Counter(self._events)
         self._take()
         new = self._events - before
         read, written = drive.read_bytes - self._read, drive.written_bytes - self._written
         self._read, self._written = drive.read_bytes, drive.written_bytes
         return DiskUse(
-            restore_s,
             read,
             written,
             tier.index.held_bytes(),
@@ -69,8 +65,8 @@ class DiskSeen:
         events = self._events
         return {
             "hits": events["hit"],
-            "written_bytes": self._drive.written_bytes,
-            "read_bytes": self._drive.read_bytes,
+            "written_bytes": self._moved.written_bytes,
+            "read_bytes": self._moved.read_bytes,
             "anchors_written": events["write"],
             "drops": dict(sorted(self._whys["drop"].items())),
             "failed_restores": dict(sorted(self._whys["fail"].items())),
@@ -85,22 +81,10 @@ class DiskSeen:
 
     def _take(self) -> None:
         """Count what the journal was told since the last time."""
-        noted = sum(self._journal.counters[name] for name in self._journal.counters if _ours(name))
-        new, left = noted - self._noted, noted - self._noted
-        for event in islice(reversed(self._journal.events), len(self._journal.events)):
-            if not left:
-                break
-            if event.tier == NAME:
-                left -= 1
-                self._events[event.event] += 1
-                if event.event in self._whys:
-                    self._whys[event.event][event.why] += 1
-        assert not left, f"{new} events at once are more than the journal keeps"
-        self._noted = noted
-
-
-def _ours(name: str) -> bool:
-    return name.startswith(f"{NAME}.")
+        for event in self._noted.take():
+            self._events[event.event] += 1
+            if event.event in self._whys:
+                self._whys[event.event][event.why] += 1
 
 
 def disk_lines(disk: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from cache.types import Region, common_prefix
 from cache.why import Why
-from replay.ledger import CAUSES
+from replay.columns import CAUSES
 from replay.report import duration
 from replay.tokens import Tokens
 from replay.trace import FRESH, Request, Trace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,22 +13,20 @@ import torch
 from cache.account import Answer
 from cache.budget import LEVELS
 from cache.config import StackConfig
-from cache.disk.notes import NAME as DISK
 from cache.journal import Journal
-from cache.ports import Jobs
-from cache.types import Gate, Ids
+from cache.plan import Plan
+from cache.types import Gate, Ids, Line
 from engine.pictures.patches import stand_in
 from engine.pictures.picture import Picture
 from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
-from replay.bay import Bay
-from replay.diskseen import DiskSeen, DiskUse
 from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
-from replay.models import build, meeting
+from replay.lives import Lives
+from replay.models import meeting
 from replay.options import Options
 from replay.pieces import TracePieces
-from replay.process import Ports, Process, Together
+from replay.process import Process
 from replay.schedule import Arrival, Schedule
 from replay.source import Source
 from replay.suffixes import speak_alike
@@ -37,7 +35,7 @@ from replay.trace import Request, Trace
 from replay.verify import Verdict
 from sim.board import Board
 from sim.clock import VirtualClock
-from sim.jobs import SeededJobs
+from sim.compute import PrefillTime
 
 
 @dataclass(slots=True)
@@ -48,6 +46,7 @@ class _Watch:
     verdict: Verdict | None = None
     ttft_s: float | None = None
     restore_s: float = 0.0
+    spared_s: float = 0.0
 
 
 class Replay:
@@ -64,56 +63,19 @@ class Replay:
         profile = options.profile
         self._options = options
         self._traces = traces
-        self._policy = policy
         self._clock = VirtualClock()
         self._journal = journal or Journal()
         self._live = speak_alike(traces)
         pieces = traces[0].live.pieces if self._live and traces[0].live else TracePieces()
         self._meets = meeting(profile, pieces)
-        clock, seed = self._clock, options.seed
-        assert profile.disk or options.cache_dir is None
-        there = options.cache_dir, options.adopt_from
-        self._bay = Bay(profile, clock, seed, *there) if profile.disk else None
-        self._seen = DiskSeen(self._journal, self._bay.drive) if self._bay is not None else None
-        self._restarts = deque(options.restarts)
-        self._starts = self._deploys = 0
-        self._process = self._started()
+        self._lives = Lives(options, self._clock, self._journal, self._meets, policy)
+        self._seconds = PrefillTime.fit(profile).seconds
+        self._stops = False
         self._ideal = Ideal()
         self._tokens: dict[int, TraceTokens] = {}
         """Tokens of the traces under way; a pack's would not all fit in memory."""
         self._ends: dict[tuple[int, int], int | None] = {}
         """End anchor's position after each served request."""
-
-    def _started(self) -> Process:
-        """Engine and caches made anew, on the files that are there; raises BadInput."""
-        options, jobs, disk = self._options, None, None
-        engine = build(options.model, options.profile, options.seed)
-        if self._bay is not None:
-            disk, jobs = self._bay.open(engine, self._deploys)
-        suffixes = options.suffixes
-        others = suffixes.jobs if suffixes is not None else None
-        if jobs is not None and others is not None:
-            together: Jobs = Together(jobs, others)
-        else:
-            together = jobs or others or SeededJobs(options.seed)
-        ports = Ports(self._clock, together, self._journal, suffixes, disk)
-        return Process(engine, options.profile, ports, self._meets, self._policy)
-
-    def _restart(self, count: int) -> None:
-        """End the process where that is asked for; what its jobs had not done by now is lost."""
-        while self._restarts and self._restarts[0].after == count:
-            self._deploys += self._restarts.popleft().deploys
-            self._starts += 1
-            self._told()
-            self._process = self._started()
-
-    def _told(self) -> None:
-        """Journal what a process that ends has not."""
-        stack = self.box.stack
-        if stack.disk is not None:
-            stack.disk.keeper.absorb()
-        for event in stack.events():
-            self._journal.note(event, self._clock.wall_s(), self.box.jobs)
 
     @property
     def box(self) -> Box:
@@ -121,10 +83,25 @@ class Replay:
         return self._process.box
 
     @property
+    def _process(self) -> Process:
+        return self._lives.process
+
+    @property
+    def drive(self) -> dict[str, dict[str, Any] | None]:
+        """What the tiers on the drive did and hold, in plain numbers, None for those that are off;
+        `summarise` takes them."""
+        lives = self._lives
+        return {"disk": lives.disk, "spill": lives.spill, "writes": lives.writes}
+
+    @property
     def disk(self) -> dict[str, Any] | None:
-        """What the disk tier did and holds, in plain numbers; None without one."""
-        disk = self.box.stack.disk
-        return self._seen.figures(disk) if self._seen is not None and disk is not None else None
+        """What the disk tier did and holds; None without one."""
+        return self._lives.disk
+
+    @property
+    def spill(self) -> dict[str, Any] | None:
+        """What the spill did and holds; None without one."""
+        return self._lives.spill
 
     @property
     def board(self) -> Board:
@@ -134,29 +111,31 @@ class Replay:
     def __iter__(self) -> Iterator[LedgerRow]:
         schedule = Schedule(self._traces, self._options.users, self._options.arrivals)
         for count, arrival in enumerate(schedule):
-            self._clock.advance_to(arrival.at_s)
-            # What the drive did while nobody asked for anything.
-            self.box.jobs.pump()
-            self._restart(count)
+            if self._stops:
+                break
+            self._lives.rest(arrival.at_s)
+            self._lives.restart(count)
             yield self._request(arrival, schedule.request(arrival))
             if schedule.ended(arrival, self._clock.mono_s()):
                 self._tokens.pop(arrival.trace, None)
-        self.box.jobs.drain()
-        self._told()
-        self.box.jobs.drain()
+        self._lives.end()
         self.close()
+
+    def stop(self) -> None:
+        """End after the request in flight, as if the trace ended there."""
+        self._stops = True
 
     def close(self) -> None:
         """Let go of a real directory, as the end of the requests does; nothing is served then."""
-        if self._bay is not None:
-            self._bay.close()
+        self._lives.close()
 
     def _request(self, arrival: Arrival, request: Request) -> LedgerRow:
         name, process = self._traces[arrival.trace].name, self._process
         wait_s = self._clock.mono_s() - arrival.at_s
         if request.prompt_tokens >= process.engine.window:
-            return refused(name, arrival, request, wait_s, process=self._starts)
+            return refused(name, arrival, request, wait_s, process=self._lives.count)
         prompt, saw = self._prompt(request, self._tokens_of(arrival)), _Watch()
+        saved_s = self._lives.save_s
         process.board.begins()
         before = Counter(process.budget.counters)
         box = process.slots.choose(prompt)
@@ -164,7 +143,7 @@ class Replay:
         process.slots.used(box)
         row, usage = self._journal.rows[-1], process.board.ends()
         if row.retry_after_s is not None:
-            more = {"retry_after_s": row.retry_after_s, "process": self._starts}
+            more = {"retry_after_s": row.retry_after_s, "process": self._lives.count}
             return refused(name, arrival, request, wait_s, usage=usage, **more)
         self._ideal.add(box.stack.rows)
         self._ends[arrival.trace, request.number] = box.stack.end
@@ -180,16 +159,13 @@ class Replay:
             failure=verdict.why if verdict else "",
             usage=usage,
             shed={name: gave[f"shed.{name}"] for name in LEVELS},
-            process=self._starts,
-            disk=self._disk_use(saw),
+            process=self._lives.count,
+            disk=self._lives.disk_use(),
+            spill=self._lives.spill_use(self._lives.save_s - saved_s),
+            restore_s=saw.restore_s,
+            spared_s=saw.spared_s,
         )
         return served(name, arrival, request, wait_s, row, seen)
-
-    def _disk_use(self, saw: _Watch) -> DiskUse | None:
-        disk = self.box.stack.disk
-        if self._seen is None or disk is None:
-            return None
-        return self._seen.use(disk, saw.restore_s)
 
     def _serve(
         self, box: Box, arrival: Arrival, request: Request, prompt: Prompt, saw: _Watch
@@ -213,7 +189,8 @@ class Replay:
                 case Resumed(line, plan):
                     saw.restore_s = self._clock.mono_s() - begun_s
                     saw.held = self._ideal.reusable(plan.served)
-                    if plan.best is not None and plan.best.tier == DISK:
+                    saw.spared_s = self._spared_s(plan, line)
+                    if self._options.cache_dir is not None:
                         # An earlier replay into the same directory may have held more.
                         saw.held = max(saw.held, line.tokens)
                 case Chunk(done) if request.aborted_after == 0 and done < len(prompt.ids):
@@ -229,6 +206,14 @@ class Replay:
                     had += len(new)
                     if request.aborted_after is not None and had >= leaves_after:
                         events.close()
+
+    def _spared_s(self, plan: Plan, line: Line) -> float:
+        """Prefill seconds that a line from the drive spares, against the next best offer."""
+        best = plan.best
+        if best is None or not best.read_bytes or line.tokens < best.line.tokens:
+            return 0.0
+        others = [offer.line.tokens for offer in plan.offers if offer.tier != best.tier]
+        return self._seconds(min(max(others, default=0), line.tokens), line.tokens)
 
     def _tokens_of(self, arrival: Arrival) -> Source:
         index, options = arrival.trace, self._options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import pandas as pd
 
@@ -12,15 +11,16 @@ from cache.budget import LEVELS
 from cache.journal import TurnRow
 from cache.types import Gate
 from cache.why import Why
+from replay.columns import disk_columns, memory_columns, reread_by_cause, spill_columns
 from replay.diskseen import DiskUse
 from replay.schedule import Arrival
+from replay.spillseen import SpillUse
 from replay.trace import Request
 from sim.board import Usage
 
-CAUSES = (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.SLOW, Why.REPLACED)
-HOLDERS = ("rows", "anchors", "end", "park", "stash", "store", "encoded", "disk")
+HOLDERS = ("rows", "anchors", "end", "park", "stash", "store", "encoded", "disk", "spill")
 """What holds memory: rows in place, copies of the sections, what is put aside, what is kept, and
-the disk tier's buffers."""
+the buffers of what lies on the drive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class LedgerRow:
     held_store: int = 0
     held_encoded: int = 0
     held_disk: int = 0
+    held_spill: int = 0
     """Bytes after it. The rows lie in the engine's own buffers, all others beside them."""
     reserve: int = 0
     """Freed blocks after it that went back to no driver."""
@@ -119,6 +120,10 @@ class LedgerRow:
     """Restarts before it."""
     restore_s: float = 0.0
     """Seconds until its prefill could begin, most of them waiting for the drive."""
+    save_s: float = 0.0
+    """Of these, or while it wrote: seconds in which conversations went to the drive."""
+    spared_s: float = 0.0
+    """Prefill that it did not need for a line that came from the drive, against the next best."""
     disk_read: int = 0
     disk_written: int = 0
     """Board bytes since the request before."""
@@ -128,6 +133,14 @@ class LedgerRow:
     disk_drops: int = 0
     disk_gone: int = 0
     """Anchors written and not written, and what went from the drive, since the request before."""
+    spill_read: int = 0
+    spill_written: int = 0
+    """Board bytes of conversations since the request before."""
+    spill_held: int = 0
+    """Bytes of their files after it."""
+    spill_saves: int = 0
+    spill_gone: int = 0
+    """Conversations written, as far as they had changed, and gone, since the request before."""
 
 
 def refused(
@@ -178,6 +191,9 @@ class Served:
     """Bytes given back for it, by level."""
     process: int = 0
     disk: DiskUse | None = None
+    spill: SpillUse | None = None
+    restore_s: float = 0.0
+    spared_s: float = 0.0
 
 
 def served(
@@ -236,47 +252,11 @@ def served(
         **{f"shed_{name}": saw.shed.get(name, 0) for name in LEVELS},
         **memory_columns(saw.usage),
         process=saw.process,
+        restore_s=saw.restore_s,
+        spared_s=saw.spared_s,
         **disk_columns(saw.disk),
+        **spill_columns(saw.spill),
     )
-
-
-def disk_columns(use: DiskUse | None) -> dict[str, Any]:
-    """What the disk tier did for a request and before it."""
-    if use is None:
-        return {}
-    names = ("read", "written", "held", "anchors", "drops", "gone")
-    return {"restore_s": use.restore_s} | {f"disk_{name}": getattr(use, name) for name in names}
-
-
-def memory_columns(usage: Usage | None) -> dict[str, Any]:
-    """What a request did to the board's memory."""
-    if usage is None:
-        return {}
-    return {
-        "reserve": usage.after.reserve_bytes,
-        "workspace": usage.highest.workspace_bytes,
-        "peak": usage.highest.total_bytes,
-        "over_peak_s": usage.over_peak_s,
-        "over_board_s": usage.over_board_s,
-        "over_ceiling_s": usage.over_ceiling_s,
-    }
-
-
-def reread_by_cause(turn: TurnRow, ideal: int) -> Mapping[Why, int]:
-    """Share `ideal - cached` out to its causes, adding up exactly.
-
-    The cache knows what it lost among the rows in place. What an unlimited cache held beyond them
-    was replaced; at most one token is not, the last one of a prompt sent again, which must be
-    forwarded for its logits and counts as the grid's.
-    """
-    left = ideal - turn.cached
-    assert left >= 0, f"resumed at {turn.cached}, past the {ideal} tokens ever held"
-    causes = dict.fromkeys(CAUSES, 0)
-    for cause in (Why.GRID, Why.EVICTED, Why.UNANCHORED, Why.SLOW):
-        causes[cause] = min(left, turn.lost.get(cause, 0))
-        left -= causes[cause]
-    causes[Why.GRID if turn.parted_at >= ideal else Why.REPLACED] += left
-    return causes
 
 
 _DTYPES = {"bool": "bool", "int": "int64", "float": "float64", "int | None": "Int64"}

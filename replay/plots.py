@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from replay.colours import COLOURS, MORE
-from replay.ledger import CAUSES
+from replay.columns import CAUSES
 
 
 def reuse_over_time(ledger: pd.DataFrame) -> Figure:

@@ -13,6 +13,7 @@ from cache.journal import Journal
 from cache.levels import levels_of
 from cache.meet import Meeting
 from cache.ports import Job, Jobs
+from cache.spill.tier import Spill
 from cache.stack import Stack
 from cache.suffix_store import SuffixStore
 from engine.adapter import Engine
@@ -34,6 +35,7 @@ class Ports:
     journal: Journal
     suffixes: SuffixStore | None
     disk: DiskTier | None = None
+    spill: Spill | None = None
 
 
 class Together:
@@ -77,8 +79,9 @@ class Process:
         self.board = Board(profile, clock, Compute(profile, clock))
         self.budget = Budget(profile.limits, self.board, engine.cost)
         grow = self.budget.grow
-        disk = ports.disk
-        stack = Stack(engine, policy or stack_config(profile), meets, grow=grow, disk=disk)
+        disk, spill = ports.disk, ports.spill
+        config = policy or stack_config(profile)
+        stack = Stack(engine, config, meets, grow=grow, disk=disk, spill=spill)
         self.box = Box(
             engine, stack, clock, ports.jobs, ports.journal, self.board, budget=self.budget
         )
@@ -95,6 +98,8 @@ class Process:
             engine.encoded.grow = grow
         if disk is not None:
             disk.grow = grow
+        if spill is not None:
+            spill.buffers.grow = grow
         self.verifiers = {box.slot: verifier(box.engine) for box in self.slots}
 
     def _held(self) -> Mapping[str, int]:

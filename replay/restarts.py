@@ -16,31 +16,37 @@ class Restart:
     after: int
     """Requests served or refused before, in the order they were, from the replay's start."""
     deploys: bool = False
-    """Other code starts: what computes rows is another one, as the disk tier sees it."""
+    """Other code starts: what computes rows is another one, as the drive's files see it."""
+    kills: bool = False
+    """It ends without a word: what memory holds is lost. Else it is a planned stop."""
 
     def __post_init__(self) -> None:
         assert self.after > 0
 
 
-def restarts_of(texts: Sequence[str], requests: int) -> tuple[Restart, ...]:
-    """`--restart` values, ascending: numbers of requests, or percentages of them all.
+def restarts_of(
+    texts: Sequence[str], requests: int, kills: Sequence[str] = ()
+) -> tuple[Restart, ...]:
+    """`--restart` and `--kill` values, ascending: numbers of requests, or percentages of them all.
 
     Raises BadInput for what is neither, or leaves no request on one of its sides.
     """
-    return tuple(sorted({Restart(_after(text, requests)) for text in texts}))
+    planned = {Restart(_after(text, requests, "--restart")) for text in texts}
+    killed = {Restart(_after(text, requests, "--kill"), kills=True) for text in kills}
+    return tuple(sorted(planned | killed))
 
 
-def _after(text: str, requests: int) -> int:
+def _after(text: str, requests: int, flag: str) -> int:
     try:
         value = float(text.removesuffix("%").replace("_", ""))
     except ValueError:
         value = math.nan
     share = text.endswith("%")
     if math.isnan(value) or not (share or value.is_integer()):
-        raise BadInput("--restart", None, f"{text!r} is neither a number of requests nor a share")
+        raise BadInput(flag, None, f"{text!r} is neither a number of requests nor a share")
     if math.isfinite(value):
         after = round(value / 100 * requests) if share else int(value)
         if 0 < after < requests:
             return after
     why = f"{text!r} leaves no request before or after it: there are {requests:,}"
-    raise BadInput("--restart", None, why)
+    raise BadInput(flag, None, why)

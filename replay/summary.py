@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from cache.budget import LEVELS
-from replay.ledger import CAUSES, HOLDERS
+from replay.columns import CAUSES
+from replay.ledger import HOLDERS
 from sim.profile import Profile
 
 
@@ -19,6 +20,8 @@ def summarise(
     seed: int,
     board: Profile | None = None,
     disk: Mapping[str, Any] | None = None,
+    spill: Mapping[str, Any] | None = None,
+    writes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fields of `moorage replay --json`.
 
@@ -27,17 +30,15 @@ def summarise(
     `by_source` shares out the cached tokens by the line they were resumed at, `by_why` the re-read
     ones by cause. `ttft_s` runs from the start of the prefill, `wait_s` is the queue before it.
     `peak_bytes` has the most each cache held after any request, the largest workspace, and the most
-    that the driver had given out at once (`total`). `disk` is what `Replay.disk` gives: with it,
-    the bytes count what was written after the last request too.
+    that the driver had given out at once (`total`). `disk`, `spill` and `writes` are what a replay
+    gives of these: with them, the bytes count what was written after the last request too. What
+    each of the two did not let be forwarded is `spared_s`; less what requests waited for it, it is
+    `saved_s`, and that by the gigabyte it wrote `saved_s_per_gb`.
     """
     served = ledger[~ledger["over_window"] & ~ledger["no_room"]]
     checked = served[served["checked"].notna()]
     totals = {f"{name}_tokens": int(served[name].sum()) for name in ("prompt", "cached")}
     totals |= {f"{name}_tokens": int(served[name].sum()) for name in ("forwarded", "new", "reread")}
-    moved = {
-        name: int(ledger[f"disk_{name}"].sum()) if disk is None else disk[f"{name}_bytes"]
-        for name in ("read", "written")
-    }
     return {
         "requests": len(ledger),
         "over_window": int(ledger["over_window"].sum()),
@@ -60,9 +61,8 @@ def summarise(
         "decode_s": float(served["decode_s"].sum()),
         "restarts": int(ledger["process"].max()) if len(ledger) else 0,
         "restore_s": float(served["restore_s"].sum()),
-        "written_bytes": {"tier": moved["written"], "spill": 0},
-        "read_bytes": moved["read"],
-        "disk": None if disk is None else dict(disk),
+        **_drive(ledger, served, {"disk": disk, "spill": spill}),
+        "writes": None if writes is None else dict(writes),
         "verified": {
             "checked": len(checked),
             "failed": int((checked["failure"] != "").sum()),
@@ -79,6 +79,35 @@ def summarise(
         "prompt_tokens_per_wall_s": totals["prompt_tokens"] / wall_s if wall_s else 0.0,
         "seed": seed,
     }
+
+
+def _drive(
+    ledger: pd.DataFrame, served: pd.DataFrame, tiers: Mapping[str, Mapping[str, Any] | None]
+) -> dict[str, Any]:
+    """What was moved, and what each tier on the drive did and saved."""
+    moved = {
+        (tier, name): int(ledger[f"{tier}_{name}"].sum()) if seen is None else seen[f"{name}_bytes"]
+        for tier, seen in tiers.items()
+        for name in ("read", "written")
+    }
+    return {
+        "written_bytes": {"tier": moved["disk", "written"], "spill": moved["spill", "written"]},
+        "read_bytes": moved["disk", "read"] + moved["spill", "read"],
+        "save_s": float(served["save_s"].sum()),
+        **{name: seen and {**seen, **_saved(served, name, seen)} for name, seen in tiers.items()},
+    }
+
+
+def _saved(served: pd.DataFrame, tier: str, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds that a tier's lines saved: prefill that was not needed, less all the waiting."""
+    mine = served[served["source"].str.startswith(f"{tier}.")]
+    spared_s = float(mine["spared_s"].sum())
+    waited_s = float((mine["restore_s"] - mine["save_s"]).clip(lower=0).sum())
+    if tier == "spill":
+        waited_s += float(served["save_s"].sum())
+    saved_s, gb = spared_s - waited_s, seen["written_bytes"] / 1e9
+    per_gb = saved_s / gb if gb else None
+    return {"spared_s": spared_s, "saved_s": saved_s, "saved_s_per_gb": per_gb}
 
 
 def _memory(ledger: pd.DataFrame, board: Profile | None) -> dict[str, Any]:

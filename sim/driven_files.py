@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from cache.ports import Files, Transfer
 from sim.clock import VirtualClock
@@ -12,6 +13,14 @@ from sim.drive import Drive
 
 Weigh = Callable[[str, int], int]
 """Board bytes that so many real bytes of a file stand for, by its name."""
+
+
+@dataclass(slots=True)
+class Moved:
+    """Board bytes that a directory's files had moved, over all processes that used them."""
+
+    written_bytes: int = 0
+    read_bytes: int = 0
 
 
 class DrivenFiles:
@@ -22,14 +31,26 @@ class DrivenFiles:
     """
 
     def __init__(
-        self, files: Files, drive: Drive, clock: VirtualClock, weigh: Weigh, capacity_bytes: int
+        self,
+        files: Files,
+        drive: Drive,
+        clock: VirtualClock,
+        weigh: Weigh,
+        capacity_bytes: int,
+        moved: Moved | None = None,
+        beside: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`capacity_bytes` is what the drive holds in all, in board bytes."""
+        """`capacity_bytes` is what the drive holds in all, and `beside` tells what of it other
+        directories hold, in board bytes. What is moved is counted in `moved`, too."""
         self._real = files
         self._drive = drive
         self._clock = clock
         self._weigh = weigh
         self._capacity_bytes = capacity_bytes
+        self._moved = moved or Moved()
+        self._beside = beside
+        self._weights: dict[str, int] | None = None
+        """Board bytes by name, once somebody asked; kept up with what is done here."""
         self._names: dict[int, str] = {}
         self._flying: dict[_Timed, Transfer] = {}
         self._dead = False
@@ -57,7 +78,10 @@ class DrivenFiles:
 
     def held_bytes(self) -> int:
         """Board bytes of everything in the directory."""
-        return sum(self._held(name) for name in self._files.list())
+        if self._weights is None:
+            names = self._files.list()
+            self._weights = {name: self._held(name) for name in names}
+        return sum(self._weights.values())
 
     def _held(self, name: str) -> int:
         try:
@@ -66,6 +90,15 @@ class DrivenFiles:
             if error.errno != errno.EINVAL:
                 raise
             return 0  # A folder: what lies in it is its owner's.
+
+    def _look(self, name: str) -> None:
+        """Something was done to the file of this name."""
+        if self._weights is None:
+            return
+        try:
+            self._weights[name] = self._held(name)
+        except OSError:
+            self._weights.pop(name, None)
 
     # the port
 
@@ -85,6 +118,7 @@ class DrivenFiles:
     def write(self, handle: int, offset: int, data: bytes | memoryview) -> None:
         """Write all of `data` at `offset`."""
         self._files.write(handle, offset, data)
+        self._look(self._names[handle])
         self._clock.advance_to(self._book(handle, memoryview(data).nbytes, write=True))
 
     def read(self, handle: int, offset: int, nbytes: int) -> bytes:
@@ -100,6 +134,7 @@ class DrivenFiles:
     def start_write(self, handle: int, offset: int, data: memoryview) -> Transfer:
         """Begin to write all of `data` at `offset`; one transfer at a time on a handle."""
         transfer = self._files.start_write(handle, offset, data)
+        self._look(self._names[handle])
         return self._flies(transfer, self._book(handle, data.nbytes, write=True))
 
     def start_read(self, handle: int, offset: int, into: memoryview) -> Transfer:
@@ -126,10 +161,13 @@ class DrivenFiles:
     def rename(self, old: str, new: str) -> None:
         """Atomically take `new`'s place."""
         self._files.rename(old, new)
+        self._look(old)
+        self._look(new)
 
     def unlink(self, name: str) -> None:
         """Remove a name."""
         self._files.unlink(name)
+        self._look(name)
 
     def size(self, name: str) -> int:
         """Bytes in a file, as they really are."""
@@ -145,16 +183,19 @@ class DrivenFiles:
 
     def free_bytes(self) -> int:
         """What the modelled drive has left, or the real one, if that is less."""
-        return min(self._files.free_bytes(), self._capacity_bytes - self.held_bytes())
+        held_bytes = self.held_bytes() + self._beside()
+        return min(self._files.free_bytes(), self._capacity_bytes - held_bytes)
 
     def preallocate(self, handle: int, nbytes: int) -> None:
         """Reserve room, so that a full drive shows before the data is written."""
         self._files.preallocate(handle, nbytes)
+        self._look(self._names[handle])
 
     # time
 
     def _opened(self, handle: int, name: str) -> int:
         self._names[handle] = name
+        self._look(name)
         return handle
 
     def _flies(self, transfer: Transfer, end_s: float) -> _Timed:
@@ -172,6 +213,10 @@ class DrivenFiles:
     def _book(self, handle: int, nbytes: int, *, write: bool) -> float:
         """When the drive will have moved so many real bytes of this file."""
         weight = self._weigh(self._names[handle], nbytes)
+        if write:
+            self._moved.written_bytes += round(weight)
+        else:
+            self._moved.read_bytes += round(weight)
         return self._drive.book(self._clock.mono_s(), weight, write=write)
 
 

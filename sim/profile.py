@@ -11,11 +11,13 @@ from typing import Any, Literal, get_args
 
 from cache.types import Cost, Limits
 from sim.chunks import ChunkTimes
-from sim.settable import MOST, REFUSED, SETTABLE
+from sim.settable import MOST, NOT_NEGATIVE, REFUSED, SETTABLE
 
 PROFILES = Path(__file__).parent / "profiles"
 AnchorRule = Literal["worth", "heads", "even", "newest", "every"]
 ANCHOR_RULES: tuple[AnchorRule, ...] = get_args(AnchorRule)
+CODECS = ("planes", "raw")
+"""How conversations are written: see cache.spill.codec.Mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,22 @@ class Profile:
     disk_head_anchors: int
     disk_branches: int
     disk_tokens_min: int
+    spill: bool
+    """Whole conversations on the drive: see cache.spill.config.SpillConfig for what these bound."""
+    spill_bytes: int
+    spill_ttl_hours: float
+    spill_tokens_min: int
+    spill_park_tokens_min: int
+    spill_idle_s: float
+    spill_codec: str
+    """planes or raw: see cache.spill.codec.Mode."""
+    spill_ratio: float
+    """What is left of the board's rows once their planes are packed."""
+    pack_bytes_s: float
+    unpack_bytes_s: float
+    """Rows through the codec in a second, all its threads together."""
+    write_budget_bytes: int
+    """What both may write in a day: see cache.writeguard.GuardConfig."""
     drive_bytes: int
     """All that the drive holds, the tier's files among it."""
     drive_write_bytes_s: float
@@ -165,12 +183,15 @@ class Profile:
 
     def _check_drive(self) -> None:
         """Rates that no time could be told from; counts that start at one."""
-        for name in ("disk_admit_after", "disk_tokens_min"):
+        more = ("spill_park_tokens_min",)
+        for name in ("disk_admit_after", "disk_tokens_min", "spill_tokens_min", *more):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         rates = ("drive_write_bytes_s", "drive_read_bytes_s", "device_copy_bytes_s")
-        rates += ("drive_sustained_bytes_s",)
-        for name in (*rates, "disk_ttl_days"):
+        rates += ("drive_sustained_bytes_s", "pack_bytes_s", "unpack_bytes_s")
+        if self.spill_codec not in CODECS:
+            raise ValueError(f"spill_codec must be one of {', '.join(CODECS)}")
+        for name in (*rates, "disk_ttl_days", "spill_ttl_hours", "spill_ratio"):
             # Slower than that, a file takes longer than any replay lasts.
             if not getattr(self, name) >= 1e-6:
                 raise ValueError(f"{name} must be positive")
@@ -183,12 +204,14 @@ class Profile:
     @property
     def cost(self) -> Cost:
         """What the budgets count with."""
+        ratio = self.spill_ratio if self.spill_codec == "planes" else 1.0
         return Cost(
             row_bytes=self.row_bytes,
             anchor_bytes=self.anchor_bytes,
             workspace_floor_bytes=self.workspace_floor_bytes,
             workspace_row_bytes=self.workspace_row_bytes,
             workspace_cap_bytes=self.workspace_cap_bytes,
+            spilled_row_bytes=round(self.row_bytes * ratio),
         )
 
     @property
@@ -200,17 +223,6 @@ class Profile:
 
 ALIGNMENTS = ("off", "spans", "full")
 """Nothing; what the server put in and the whitespace beside it; all that clients do to answers."""
-
-NOT_NEGATIVE = (
-    *("resident_bytes", "park_bytes", "pin_bytes", "stash_bytes", "guest_tokens"),
-    *("checkpoint_tokens", "drafts", "side_slots", "answer_tokens"),
-    *("board_bytes", "headroom_bytes", "base_bytes", "ceiling_bytes", "peak_bytes", "slack_bytes"),
-    *("workspace_floor_bytes", "workspace_row_bytes", "workspace_cap_bytes"),
-    *("store_bytes", "store_entry_bytes", "store_boundaries", "encoded_bytes"),
-    *("disk_bytes", "disk_min_free_bytes", "disk_head_anchors", "disk_branches", "drive_bytes"),
-    *("drive_fsync_s", "drive_cache_bytes", "drive_recover_bytes_s", "drive_settle_s"),
-    "drive_pause_bytes_s",
-)
 
 
 def load(name: str) -> Profile:
@@ -235,6 +247,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Profile:
             **data["slots"],
             **data["memory"],
             **data["disk"],
+            **data["spill"],
             decode_tokens_s=data["decode"]["tokens_s"],
             drafts=data["decode"]["drafts"],
             accepted=data["decode"]["accepted"],

@@ -1,4 +1,4 @@
-"""What of a board may be set, each with its type, and how large a board is described at all."""
+"""What of a board may be set, each with its type, and which values describe a board at all."""
 
 from __future__ import annotations
 
@@ -41,6 +41,15 @@ MOST = {
     "disk_head_anchors": 2**24,
     "disk_branches": 2**24,
     "disk_tokens_min": 2**24,
+    "spill_bytes": 2**50,
+    "spill_ttl_hours": 1e6,
+    "spill_tokens_min": 2**24,
+    "spill_park_tokens_min": 2**24,
+    "spill_idle_s": 1e9,
+    "spill_ratio": 1.0,
+    "pack_bytes_s": 1e15,
+    "unpack_bytes_s": 1e15,
+    "write_budget_bytes": 2**60,
     "drive_bytes": 2**60,
     "drive_write_bytes_s": 1e15,
     "drive_read_bytes_s": 1e15,
@@ -53,6 +62,18 @@ MOST = {
     "device_copy_bytes_s": 1e15,
 }
 """Beyond these no box is described, and the replay's own memory would not do."""
+
+NOT_NEGATIVE = (
+    *("resident_bytes", "park_bytes", "pin_bytes", "stash_bytes", "guest_tokens"),
+    *("checkpoint_tokens", "drafts", "side_slots", "answer_tokens"),
+    *("board_bytes", "headroom_bytes", "base_bytes", "ceiling_bytes", "peak_bytes", "slack_bytes"),
+    *("workspace_floor_bytes", "workspace_row_bytes", "workspace_cap_bytes"),
+    *("store_bytes", "store_entry_bytes", "store_boundaries", "encoded_bytes"),
+    *("disk_bytes", "disk_min_free_bytes", "disk_head_anchors", "disk_branches", "drive_bytes"),
+    *("drive_fsync_s", "drive_cache_bytes", "drive_recover_bytes_s", "drive_settle_s"),
+    *("drive_pause_bytes_s", "spill_bytes", "spill_idle_s", "write_budget_bytes"),
+)
+"""Below none no box is described either."""
 
 SETTABLE = {
     "grid": int,
@@ -97,6 +118,17 @@ SETTABLE = {
     "disk_head_anchors": int,
     "disk_branches": int,
     "disk_tokens_min": int,
+    "spill": bool,
+    "spill_bytes": int,
+    "spill_ttl_hours": float,
+    "spill_tokens_min": int,
+    "spill_park_tokens_min": int,
+    "spill_idle_s": float,
+    "spill_codec": str,
+    "spill_ratio": float,
+    "pack_bytes_s": float,
+    "unpack_bytes_s": float,
+    "write_budget_bytes": int,
     "drive_bytes": int,
     "drive_write_bytes_s": float,
     "drive_read_bytes_s": float,

@@ -41,8 +41,9 @@ BOARD = replace(
     pin_bytes=0,
     store_bytes=0,
     disk_tokens_min=200,
+    spill=False,
 )
-RESTARTS = (Restart(20), Restart(40))
+RESTARTS = (Restart(20, kills=True), Restart(40, kills=True))
 
 
 def started(traces: Sequence[Trace], profile: Profile = BOARD, **more: object) -> Replay:
@@ -193,7 +194,9 @@ def test_a_job_under_way_at_a_restart_leaves_nothing_half_done(
 ) -> None:
     """A slow drive, so that the process ends while a file is written; the next start removes it."""
     slow = replace(BOARD, drive_write_bytes_s=1e6)
-    replay = started([small_night(3, 6)], slow, restarts=(Restart(1),), cache_dir=tmp_path)
+    replay = started(
+        [small_night(3, 6)], slow, restarts=(Restart(1, kills=True),), cache_dir=tmp_path
+    )
     rows = to_frame(replay)
     assert (rows["failure"] == "").all() and replay.disk is not None
     assert replay.disk["sweep"] > 0 and replay.disk["stuck"] == 0
@@ -291,7 +294,7 @@ def test_a_deploy_sweeps_the_files_and_keeps_the_counts() -> None:
         build.part(head, 600, 100, 20, session)
     trace = build.trace()
     kept, swept = (
-        started([trace], restarts=(Restart(1, deploys=deploys), Restart(2)))
+        started([trace], restarts=(Restart(1, deploys=deploys, kills=True), Restart(2, kills=True)))
         for deploys in (False, True)
     )
     rows = to_frame(kept)

@@ -13,13 +13,13 @@ from nights import Builder
 
 from cache.disk.notes import NAME
 from cache.journal import CacheEvent, Journal
+from replay.columns import disk_columns
 from replay.diskseen import GONE, DiskSeen, disk_lines
 from replay.driver import Options, Replay
-from replay.ledger import disk_columns
-from sim.drive import Drive, Rates
+from sim.driven_files import Moved
 from sim.profile import load
 
-BOARD = replace(load("spark-27b"), grid=64, window=4_096, disk_tokens_min=200)
+BOARD = replace(load("spark-27b"), grid=64, window=4_096, disk_tokens_min=200, spill=False)
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +32,21 @@ def replay() -> Replay:
 
 
 def test_each_request_gets_what_was_noted_since_the_last(replay: Replay) -> None:
-    journal, drive = Journal(), Drive(Rates(1e9, 1e9))
-    seen, tier = DiskSeen(journal, drive), replay.box.stack.disk
+    journal, moved = Journal(), Moved()
+    seen, tier = DiskSeen(journal, moved), replay.box.stack.disk
     assert tier is not None
     told: list[Counter[str]] = []
     for at, events in enumerate((["write", "drop"], [], ["evict", "expire", "write", "write"])):
         for event in events:
             journal.note(CacheEvent(NAME, event, "a", 64, 10, "why"), 0.0)
             journal.note(CacheEvent("store", event, "a", 64), 0.0)
-        drive.book(0.0, 100 * at, write=True)
-        drive.book(0.0, 10 * at, write=False)
+        moved.written_bytes += 100 * at
+        moved.read_bytes += 10 * at
         told.append(Counter(events))
-        use = seen.use(tier, 0.5)
+        use = seen.use(tier)
         assert (use.anchors, use.drops) == (told[-1]["write"], told[-1]["drop"])
         assert use.gone == sum(told[-1][event] for event in GONE)
-        assert (use.written, use.read, use.restore_s) == (100 * at, 10 * at, 0.5)
+        assert (use.written, use.read) == (100 * at, 10 * at)
         assert use.held == tier.index.held_bytes() > 0
     figures, total = seen.figures(tier), sum(told, Counter())
     assert figures["drops"] == {"why": total["drop"]}

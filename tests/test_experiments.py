@@ -31,7 +31,7 @@ from replay.bad import BadInput
 from replay.ledger import LedgerRow
 from sim.profile import ALIGNMENTS, load
 
-BOARD = replace(load("spark-27b"), disk=False)
+BOARD = replace(load("spark-27b"), disk=False, spill=False)
 """As the registry gives it to those that ask about the caches in memory."""
 
 

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from cache.why import Why
 from replay import page, plots
+from replay.columns import reread_by_cause
 from replay.driver import Options, Replay
-from replay.ledger import HOLDERS, LedgerRow, refused, reread_by_cause, to_frame
+from replay.ledger import HOLDERS, LedgerRow, refused, to_frame
 from replay.report import duration, memory_lines, print_failures, print_summary, share
 from replay.schedule import Arrival
 from replay.summary import summarise

@@ -76,13 +76,13 @@ def test_the_same_trace_plain_gzip_and_in_a_folder(run: Run, night: Path, tmp_pa
     assert len(totals) == 1
 
 
-DISK = (*SMALL, "--set", "disk_tokens_min=200")
+DISK = (*SMALL, "--set", "disk_tokens_min=200", "--set", "spill=off")
 
 
 def test_a_restart_reads_heads_back_from_the_drive(run: Run, night: Path, tmp_path: Path) -> None:
     out_dir = tmp_path / "out"
     code, out, _ = run(
-        "replay", night, *DISK, "--restart", 10, "--restart", "50%", "--json", "--out", out_dir
+        "replay", night, *DISK, "--kill", 10, "--restart", "50%", "--json", "--out", out_dir
     )
     summary = json.loads(out)
     assert code == 0 and summary["restarts"] == 2 and summary["verified"]["failed"] == 0
@@ -115,11 +115,12 @@ def test_without_the_drive_nothing_is_said_of_it(run: Run, night: Path, tmp_path
     [
         (("--restart", "0"), "--restart: '0' leaves no request before or after it"),
         (("--restart", "half"), "--restart: 'half' is neither a number of requests nor a share"),
+        (("--kill", "half"), "--kill: 'half' is neither a number of requests nor a share"),
         (("--restart", "5", "--restart", "100%"), "--restart: '100%' leaves no request"),
         (("--cache-dir", "{}/file"), "file: not a directory"),
         (("--cache-dir", "{}/file/tier"), "file/tier: cannot be used: Not a directory"),
         (("--cache-dir", "{}/full"), "full: holds mine.txt, which is no disk tier's"),
-        (("--cache-dir", "{}/new", "--set", "disk=off"), "--cache-dir: is for the disk tier"),
+        (("--cache-dir", "{}/new", "--set", "disk=off"), "--cache-dir: is for the drive"),
         (("--adopt-from", "{}"), "--adopt-from: needs --cache-dir"),
         (("--set", "disk_bytes=-1"), "--set: disk_bytes must not be negative"),
         (("--set", "drive_read_bytes_s=0"), "--set: drive_read_bytes_s must be positive"),
@@ -178,7 +179,7 @@ def test_profile(run: Run) -> None:
     code, out, _ = run("profile", "spark-27b", "--json")
     assert json.loads(out)["anchor_bytes"] == 153_944_064
     assert "17 anchors" in run("profile")[1]
-    assert "up to 16 GB" in run("profile")[1] and "4.3 written, 7.35 read" in run("profile")[1]
+    assert "up to 16 GB" in run("profile")[1] and "5.19 written, 7.35 read" in run("profile")[1]
     assert "up to 16 GB" not in run("profile", "--set", "disk=off")[1]
     assert run("profile", "--prefill", 0, 32_768)[1] == "44.4 s\n"
 

@@ -36,7 +36,7 @@ class Saved:
     """Files that were there already."""
     written: int = 0
     nbytes: int = 0
-    """Of the files written."""
+    """Of the files written, as the budgets count them."""
     why: str = ""
     """Why it is not whole: a reason, or `yielded`."""
 
@@ -113,7 +113,7 @@ class Saver:
             weight = self._shapes.block_weight(stop - start, nbytes)
             saved.blocks[start] = Block(start, stop, Piece(name, nbytes, weight, sums))
             saved.written += 1
-            saved.nbytes += nbytes
+            saved.nbytes += weight
 
         return landed
 
@@ -201,7 +201,7 @@ class Saver:
             piece = Piece(name, nbytes, self._shapes.copy_weight(nbytes), sums)
             saved.copies.append(Copy(tokens, kind, gate, piece))
             saved.written += 1
-            saved.nbytes += nbytes
+            saved.nbytes += piece.weight
 
         layout = self._shapes.copy(self._shapes.copy_meta(entry.key, tokens, kind))
         return line.copy(name, layout, tensors, landed)
