@@ -68,7 +68,9 @@ def without_jax(patch: pytest.MonkeyPatch) -> None:
     """A fit and a sweep of ten thousand settings, which have tests of their own, in no time."""
     fit = ModuleType("sim.drive_fit")
     vars(fit).update(
-        FITTED=drive_rested_and_not.UNITS, fitted=lambda: (Rates.of(load("spark-27b")), 0.0)
+        FITTED=drive_rested_and_not.UNITS,
+        fitted=lambda: (Rates.of(load("spark-27b")), 0.0),
+        standard_errors=lambda params: dict.fromkeys(drive_rested_and_not.UNITS, 0.0),
     )
     patch.setitem(sys.modules, "sim.drive_fit", fit)
     patch.setattr(budget_settings, "SETTINGS", 12)
