@@ -287,12 +287,22 @@ BAD = st.one_of(
 ANY_FRAMES = st.recursive(BAD, lambda inner: st.lists(inner, max_size=4), max_leaves=9)
 
 
-@given(ANY_FRAMES, st.binary(max_size=200), st.lists(st.integers(0, 99), max_size=3))
-def test_frames_that_say_anything_have_a_reason(frames: Any, data: bytes, sizes: list[int]) -> None:
+@given(ANY_FRAMES, st.binary(max_size=200), st.lists(st.integers(0, 99), max_size=3), st.booleans())
+def test_frames_that_say_anything_have_a_reason(
+    frames: Any, data: bytes, sizes: list[int], as_many: bool
+) -> None:
+    if as_many and isinstance(frames, list):
+        sizes = [(sizes or [7])[i % max(1, len(sizes))] for i in range(len(frames))]
     why, back = unpacked(frames, data, sizes)
     assert isinstance(why, str)
     if not why:
         assert sum(len(one) for one in back) >= len(data)
+
+
+@pytest.mark.parametrize("said", [1, 1.0, True, "x", {"x": 1}, [True], [1.0], ["x"], [None], []])
+def test_a_plane_said_to_be_no_list_of_lengths_has_a_reason(said: Any) -> None:
+    assert unpacked([said], b"x", [1])[0]
+    assert unpacked([[1]], b"x", [1]) == ("", [b"x"])
 
 
 @given(st.lists(st.integers(-1, 5_000), max_size=6), st.integers(0, 9_000))
@@ -360,6 +370,15 @@ def test_a_decoder_that_stops_or_finds_no_memory_is_a_reason(
         with monkeypatch.context() as patch:
             patch.setattr(codec.zstandard, "ZstdDecompressor", decoder)
             assert unpacked([(len(data),)], data, [4_000])[0] == why
+
+
+def test_lengths_that_no_frame_of_a_part_has_are_refused_before_it_is_read() -> None:
+    content = noise(0, 100)
+    longer = frame(content)
+    assert len(longer) > len(content)
+    for lengths in ((len(longer),), (0, len(longer))):
+        why = unpacked([lengths], longer, [100])[0]
+        assert why == "a frame of an impossible length"
 
 
 def test_a_sound_frame_with_a_checksum_is_read_and_a_wrong_one_told() -> None:

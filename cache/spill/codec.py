@@ -267,7 +267,7 @@ def _mismatch(frames: Any, nbytes: int, planes: Sequence[int]) -> str:
         if lengths is None:
             total += size
             continue
-        if not isinstance(lengths, list | tuple) or not 1 <= len(lengths) <= size:
+        if not isinstance(lengths, list | tuple) or not lengths:
             return "a plane of an impossible number of frames"
         edges = (i * size // len(lengths) for i in range(len(lengths) + 1))
         for length, (start, stop) in zip(lengths, pairwise(edges), strict=True):
