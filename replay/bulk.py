@@ -17,6 +17,8 @@ from engine.capture import Turns
 LINE = 256
 """bf16 elements of one head's row: 512 bytes, the shortest piece that lies in one place."""
 _HEAD_BYTES = 2 * LINE
+POOL = 1 << 22
+"""Gaussian numbers that are drawn once."""
 _STATE = 128
 """Channels of a state, either way."""
 _STATE_BYTES = 4 * _STATE * _STATE
@@ -72,6 +74,24 @@ class Bulk:
         draw = torch.Generator().manual_seed(seed)
         for flat in self._memory:
             flat.view(torch.int64).random_(generator=draw)
+
+    def fill_numbers(self, seed: int) -> None:
+        """Gaussian numbers in all rows and states, as near to a model's as random ones are.
+
+        They are stretches of one pool, begun anywhere in it: so many can't be drawn in no time.
+        """
+        draw = torch.Generator().manual_seed(seed)
+        pool = torch.randn(POOL, generator=draw)
+        state = self._state
+        numbers = [view.tensor for view in state.views] + [s.tensor for s in state.sections]
+        for tensor in numbers:
+            if not tensor.is_floating_point():
+                continue
+            flat, drawn = tensor.view(-1), pool.to(tensor.dtype)
+            for start in range(0, len(flat), POOL // 2):
+                piece = flat[start : start + POOL // 2]
+                at = int(torch.randint(POOL - len(piece) + 1, (1,), generator=draw))
+                piece.copy_(drawn[at : at + len(piece)])
 
     def wipe(self) -> None:
         """The same byte everywhere: nothing of what was there is left."""

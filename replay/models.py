@@ -30,12 +30,15 @@ SIDE_ANCHORS = 4
 MODELS = ("witness", "random")
 
 
-def build(model: str, profile: Profile, seed: int) -> Engine:
-    """The engine of this name at the profile's grid and window."""
+def build(model: str, profile: Profile, seed: int, *, block_logits: bool = False) -> Engine:
+    """The engine of this name at the profile's grid and window.
+
+    Forced decoding needs no `block_logits`, which take longer than the rest of a verify block.
+    """
     cost = profile.cost
     if model == "witness":
         return Witness(
-            profile.grid, profile.window, vocab=profile.vocab, cost=cost, block_logits=False
+            profile.grid, profile.window, vocab=profile.vocab, cost=cost, block_logits=block_logits
         )
     if model == "random":
         # So narrow a model is faster on one thread, and its bits don't hang on the machine's cores.
@@ -47,7 +50,7 @@ def build(model: str, profile: Profile, seed: int) -> Engine:
             grid=profile.grid,
             window=profile.window,
             cost=cost,
-            block_logits=False,
+            block_logits=block_logits,
             encoded=Encoded(profile.encoded_bytes, profile.encoded_row_bytes),
         )
     raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")

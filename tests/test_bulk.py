@@ -59,6 +59,24 @@ def test_sums_are_of_the_rows_asked_for_and_see_every_byte() -> None:
     assert Bulk(4, 12, Cost(5_000, 200_000), 4).sums(8) != before
 
 
+def test_numbers_are_gaussian_and_no_two_stretches_are_alike() -> None:
+    bulk = Bulk(4, 4_000, Cost(5_120, 200_000), 3)
+    bulk.fill_numbers(3)
+    state = bulk.cache_state()
+    for tensor in (*(view.tensor for view in state.views), state.sections[0].tensor):
+        numbers = tensor.float().view(-1)
+        assert abs(float(numbers.mean())) < 0.02 and abs(float(numbers.std()) - 1) < 0.02
+    rows = {
+        bytes(view.rows(n, n + 1).contiguous().view(torch.uint8).numpy())
+        for view in state.views
+        for n in range(0, 4_000, 100)
+    }
+    assert len(rows) == 40 * len(state.views)
+    before = bulk.sums(8)
+    bulk.fill_numbers(3)
+    assert bulk.sums(8) == before
+
+
 def test_it_keeps_the_ports_promises() -> None:
     bulk = Bulk(4, 8, Cost(700, 900), 0)
     bulk.resume_at(4)
