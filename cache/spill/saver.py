@@ -12,6 +12,7 @@ from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.ports import Files, Workers
 from cache.rows import block_spans
+from cache.saving import code_of
 from cache.source import Source
 from cache.spill.config import SpillConfig
 from cache.spill.entry import Block, Copy, Entry, Kind, Loose, Piece
@@ -69,8 +70,11 @@ class Saver:
             config.free_bytes,
             self.spent,
         )
-        saved.why = self._blocks(line, entry, source, saved, stop)
-        saved.why = saved.why or self._copies(line, entry, source, config, saved)
+        try:
+            saved.why = self._blocks(line, entry, source, saved, stop)
+            saved.why = saved.why or self._copies(line, entry, source, config, saved)
+        except OSError as error:
+            saved.why = code_of(error)
         if saved.why in ("", "yielded"):
             saved.why = line.finish() or saved.why
         if saved.why not in ("", "yielded"):
@@ -134,10 +138,14 @@ class Saver:
         return None
 
     def _there(self, piece: Piece) -> bool:
-        """Whether a file is there, with its size: what a manifest says is not enough."""
+        """Whether a file is there, with its size: what a manifest says is not enough.
+
+        Raises OSError where the drive won't tell. It would be written over then, perhaps at another
+        size, while the older manifest says what it was.
+        """
         try:
             return self._files.size(piece.name) == piece.nbytes
-        except OSError:
+        except FileNotFoundError:
             return False
 
     def _copies(

@@ -59,7 +59,7 @@ class Scenario:
         begin = self.start(codec)
         # Of what is damaged, or of other rows, nothing is owed; but nothing else may come back.
         owed = self.whole and self.who == "a"
-        return begin if owed else replace(begin, notes=_unowed(begin.notes))
+        return begin if owed else replace(begin, notes=unowed(begin.notes))
 
     def settings(self, codec: CodecConfig) -> SpillConfig:
         other = RAW if codec.mode == "planes" else PLANES
@@ -110,7 +110,7 @@ class Scenario:
         return oracle.crashes(name, begin.files, log, order, since=len(begin.notes), **how)
 
 
-def _unowed(notes: tuple[str, ...]) -> tuple[str, ...]:
+def unowed(notes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(note for note in notes if not note.startswith("saved"))
 
 
