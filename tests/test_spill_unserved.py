@@ -1,7 +1,7 @@
 """Why no entry serves a prompt that shares a long part with one: each reason, and its one line.
 
 Method: turns through the real caches on the witness; the reason is provoked, then read from the
-journal and the counters.
+journal and the counters. It covers cache.spill.unserved.
 """
 
 from __future__ import annotations
