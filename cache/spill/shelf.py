@@ -39,6 +39,8 @@ class Shelf:
         """A manifest has its name, and whether that lasts is not known: the older one may be found
         in its place, so nothing that either names goes."""
         self._last: int | None = None
+        self.keeps_last = True
+        """The record of the conversation in place is ours to write."""
         self.in_use: Entry | None = None
         """It is about to be read: it does not make room for others."""
         self.reserved: set[str] = set()
@@ -231,6 +233,8 @@ class Shelf:
     def point_at(self, entry: Entry) -> None:
         """The next start brings this one back."""
         self._last = entry.key
+        if not self.keeps_last:
+            return
         if why := write_record(self._files, LAST, LAST, {"entry": f"{entry.key:016x}"}):
             self._left.add(LAST + TMP)
             self.notes.note("stuck", entry.session, 0, 0, f"{LAST}: {why}")

@@ -36,6 +36,8 @@ class Recovered:
     """What a directory was like when it was opened."""
 
     held: list[Shot] = field(default_factory=list)
+    last: str | None = None
+    """The session that a start reads back."""
     problems: list[str] = field(default_factory=list)
     log: Sequence[Any] = ()
     """Of the opening."""
@@ -57,7 +59,12 @@ class SpillOracle:
     def noted(self, state: Files, notes: Sequence[str]) -> list[str]:
         """All that is wrong, with what was noted until the crash."""
         recovered = self.recover(state)
-        return [*recovered.problems, *Owed.by(notes).against(recovered.held, ample=self.ample)]
+        return [*recovered.problems, *self._against(Owed.by(notes), recovered)]
+
+    def _against(self, owed: Owed, recovered: Recovered) -> list[str]:
+        if self.damaged:
+            owed.pointed = set()
+        return owed.against(recovered.held, ample=self.ample, last=recovered.last)
 
     def opening(self, state: Files) -> Sequence[Any]:
         """The log of opening it."""
@@ -87,6 +94,8 @@ class SpillOracle:
             # Opening never raises and never refuses: whatever does is the finding.
             return Recovered(problems=[f"it can't be opened: {type(error).__name__} {error}"])
         found = Recovered(problems=astray(rig, state), log=list(files.log))
+        pointed = rig.spill.shelf.pointed()
+        found.last = (pointed.session or "-") if pointed is not None else None
         rig.close()
         found.problems += [f"handle {handle} is open" for handle in files.handles]
         clean = files.snapshot()

@@ -49,6 +49,8 @@ class Owed:
     known: set[tuple[str, str]] = field(default_factory=set)
     """All sessions and digests that ever were."""
     copies: set[str] = field(default_factory=set)
+    pointed: set[str] = field(default_factory=set)
+    """Sessions of which one was in place last; nothing is owed without any."""
 
     @classmethod
     def by(cls, notes: Iterable[str]) -> Owed:
@@ -63,14 +65,26 @@ class Owed:
             elif kind == "saved":
                 owed.saved[session] = rest[0], frozenset(rest[1].split(",")) - {"-"}
                 owed.begun[session] = set()
-            else:
-                assert kind == "gone", note
+            elif kind == "points" and owed.pointed:
+                owed.pointed.add(session)
+            elif kind == "last":
+                owed.pointed = {session}
+            elif kind == "gone":
                 owed.saved.pop(session, None)
+                owed.pointed -= {session}
         return owed
 
-    def against(self, held: Iterable[Shot], *, ample: bool = True) -> list[str]:
-        """What is wrong with what came back; unless there is ample room, the newest is enough."""
+    def against(
+        self, held: Iterable[Shot], *, ample: bool = True, last: str | None = None
+    ) -> list[str]:
+        """What is wrong with what came back; unless there is ample room, the newest is enough.
+
+        `last` is the session of the one that would be read back at a start.
+        """
         found, there = list[str](), dict[str, Shot]()
+        due = ample and self.pointed and self.pointed <= self.saved.keys()
+        if due and last not in self.pointed:
+            found.append(f"{last} was in place last, not {sorted(self.pointed)}")
         for shot in held:
             found += [f"two conversations of {shot.session}"] if shot.session in there else []
             there[shot.session] = shot

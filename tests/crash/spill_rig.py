@@ -55,7 +55,7 @@ class SpillRig:
 
     Sessions are named by a letter. What it says of its saves goes to `tell`, without one into the
     files' log, where they keep one: `begun` before a save, `saved` when it returned, `gone` before
-    an entry's files are touched.
+    an entry's files are touched; `points` and `last` before and after one is remembered.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SpillRig:
     def _listen(self) -> None:
         """Every save and every removal is noted."""
         writer, shelf = self.spill.writer, self.spill.shelf
-        save, drop = writer.save, shelf.drop
+        save, drop, point_at = writer.save, shelf.drop, shelf.point_at
 
         def saves(source: Source, who: Who, stop: Stop = never) -> Outcome:
             shot = shot_of(source.account, source.rows)
@@ -111,7 +111,15 @@ class SpillRig:
             self.tell(f"gone {entry.session or '-'}")
             drop(entry)
 
+        def points(entry: Entry) -> None:
+            self.tell(f"points {entry.session or '-'}")
+            stuck = shelf.notes.counters["stuck"]
+            point_at(entry)
+            if shelf.notes.counters["stuck"] == stuck:
+                self.tell(f"last {entry.session or '-'}")
+
         writer.save, shelf.drop = saves, drops  # type: ignore[method-assign]
+        shelf.point_at = points  # type: ignore[method-assign]
 
     def _seat(self, engine: Witness) -> None:
         self.engine = engine

@@ -25,16 +25,19 @@ Told = Callable[[Tally], Tally]
 Files = Mapping[str, bytes]
 Damage = tuple[str, str, Files]
 """What was done, to which file, and the directory then."""
+Serves = Callable[[Files], list[str]]
+"""Uses a directory: what is wrong."""
 LINE = 12
 
 
-def flips(files: Files, *, every: bool) -> Iterator[Damage]:
-    """One bit of a byte. Without `every`: each 23rd byte of what is used, each 1021st of zeros."""
+def flips(files: Files, *, every: bool, step: int = 23) -> Iterator[Damage]:
+    """One bit of a byte. Without `every`: each 23rd byte of what is used, or whatever `step` is,
+    each 1021st of zeros."""
     for number, (name, data) in enumerate(sorted(files.items())):
         stop = len(data[:PAGE].rstrip(b"\0"))
         for at in range(len(data)):
             in_use = at < stop or PAGE <= at < PAGE + 256
-            if every or (at + number) % (23 if in_use else 1021) == 0:
+            if every or (at + number) % (step if in_use else 1021) == 0:
                 bad = bytearray(data)
                 bad[at] ^= 1 << (at % 8)
                 yield f"bit of byte {at}", name, {**files, name: bytes(bad)}
@@ -107,14 +110,21 @@ def serving(state: Files, ids: Ids = A) -> tuple[list[str], int]:
     return found + [f"handle {handle} is open" for handle in rig.files.handles], first
 
 
-def swept(name: str, damages: Iterator[Damage], until: str = "") -> Tally:
+def tier_serves(state: Files) -> list[str]:
+    """What is wrong when the prompt is asked."""
+    return serving(state)[0]
+
+
+def swept(
+    name: str, damages: Iterator[Damage], until: str = "", serves: Serves = tier_serves
+) -> Tally:
     """Each damage in turn, up to the first violation that says `until`, where that is given."""
     tally = Tally(name)
     for what, file, state in damages:
         tally.states += 1
         tally.checks += 1
         try:
-            found = serving(state)[0]
+            found = serves(state)
         except Exception as error:
             found = [f"{type(error).__name__} {error}"]
         tally.violations += [f"{file}: {what}: {why}" for why in found]
