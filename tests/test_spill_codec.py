@@ -259,9 +259,10 @@ def test_every_flipped_byte_has_a_reason_or_changes_a_sum() -> None:
 
 
 def test_every_cut_and_every_byte_too_many_has_a_reason() -> None:
-    planes = [uneven(1, 5_000), uneven(2, 90)]
+    planes = [uneven(1, 5_000), noise(2, 90)]
     sizes = [len(plane) for plane in planes]
     found, data = packed(planes)
+    assert found.frames[1] is None
     for size in range(len(data)):
         assert unpacked(found.frames, data[:size], sizes)[0]
     assert unpacked(found.frames, data + b"\0", sizes)[0]

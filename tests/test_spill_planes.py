@@ -134,6 +134,8 @@ def test_planes_of_another_size_are_a_programmers_error() -> None:
     with pytest.raises(AssertionError):
         split(rows, torch.zeros(2, 5, dtype=torch.uint8))
     with pytest.raises(AssertionError):
+        split(rows, torch.zeros(4, 2, dtype=torch.uint8))
+    with pytest.raises(AssertionError):
         join(torch.zeros(2, 4, dtype=torch.int8), rows)
 
 

@@ -60,10 +60,20 @@ def test_sums_are_those_of_the_words_in_order(
     assert sums_of(rows) == [naive(tensor) for tensor in rows]
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 3), st.integers())
+@given(
+    *(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 3), st.integers()),
+    st.sampled_from([1, 16, sums.STRETCH_MIN]),
+)
 def test_a_view_with_gaps_is_its_contiguous_copy(
-    a: int, b: int, c: int, offset: int, seed: int
+    a: int, b: int, c: int, offset: int, seed: int, stretch_min: int
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums, "STRETCH_MIN", stretch_min)
+        patch.setattr(sums, "COLUMNS", min(stretch_min, 4))
+        views_are_their_copies(a, b, c, offset, seed)
+
+
+def views_are_their_copies(a: int, b: int, c: int, offset: int, seed: int) -> None:
     whole = noise(seed, 2 * (2 * a * b * c + offset))
     for dtype in (torch.uint8, torch.bfloat16):
         tensor = whole.view(dtype)[offset : offset + 2 * a * b * c].view(a, 2 * b, c)
@@ -71,16 +81,33 @@ def test_a_view_with_gaps_is_its_contiguous_copy(
         assert sums_of(views) == [naive(view) for view in views]
 
 
+def test_stretches_without_a_gap_are_summed_where_they_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sums, "COLUMNS", 64)
+    view = noise(1, 3 * 16 * 1_024).view(3, 16, 1_024)[:, 4:12]
+    stretches = sums._stretches(view)
+    assert stretches is not None and [len(data) for data in stretches] == [8_192] * 3
+    assert stretches[1].data_ptr() == view[1].data_ptr(), "nothing was copied"
+    assert sums_of([view]) == [naive(view)]
+    # Canary: another order of them is another sum.
+    monkeypatch.setattr(sums, "_stretches", lambda tensor: stretches[::-1])
+    assert sums_of([view]) != [naive(view)]
+
+
 def test_conjugated_views_are_what_they_stand_for() -> None:
     tensor = torch.complex(torch.randn(7), torch.randn(7))
     assert sums_of([tensor.conj()]) == [naive(tensor.conj().resolve_conj())]
+    negated = torch._neg_view(tensor.real.clone())
+    assert sums_of([negated]) == sums_of([-tensor.real]) != sums_of([tensor.real])
     assert sums_of([tensor.conj().imag]) == [naive(tensor.conj().imag.resolve_neg())]
 
 
 def test_buffers_longer_than_a_piece_and_sums_that_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
     large = noise(0, 12_345)
     want = naive(large)
-    for piece in (1, 7, 1_000, 3_086, 3_087, 10_000):
+    for columns, piece in ((1, 1), (3, 7), (64, 1_000), (3_086, 3_086), (3_087, 10_000), (64, 1)):
+        monkeypatch.setattr(sums, "COLUMNS", columns)
         monkeypatch.setattr(sums, "PIECE", piece)
         assert sums_of([large]) == [want]
     monkeypatch.undo()

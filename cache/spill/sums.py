@@ -13,8 +13,13 @@ both mod 2**64. Zero bytes at the end change neither: whoever compares compares 
 
 WORD = 4
 """Bytes of a word; it is read little-endian, and a last part of one is filled up with zeros."""
-PIECE = 1 << 16
+COLUMNS = 1 << 11
+"""Words of a row, where a CPU adds up a matrix of them: by rows and by columns, which is quicker
+than to multiply each by its position."""
+PIECE = 1 << 15
 """Words that are widened at a time on a CPU, so that they stay in its cache."""
+STRETCH_MIN = 1 << 12
+"""Bytes without a gap below which a view is copied before it is summed."""
 _UNSIGNED = (1 << 64) - 1
 
 
@@ -26,7 +31,7 @@ def sums_of(rows: Sequence[torch.Tensor]) -> list[Sums]:
     """
     if not rows:
         return []
-    pairs = torch.stack([_pair(_bytes(tensor)) for tensor in rows]).cpu().tolist()
+    pairs = torch.stack([_pair(tensor) for tensor in rows]).cpu().tolist()
     return [(plain & _UNSIGNED, weighted & _UNSIGNED) for plain, weighted in pairs]
 
 
@@ -35,26 +40,67 @@ def torch_pair(words: torch.Tensor) -> torch.Tensor:
 
     What the Triton kernel is held to.
     """
-    pair = torch.zeros(2, dtype=torch.int64, device=words.device)
-    piece = min(PIECE, len(words)) if words.device.type == "cpu" else len(words)
-    position = torch.arange(1, piece + 1, device=words.device)
-    wide = torch.empty(piece, dtype=torch.int64, device=words.device)
-    unsigned = words.view(torch.uint32)
-    for start in range(0, len(words), max(1, piece)):
-        stop = min(start + piece, len(words))
-        now = wide[: stop - start].copy_(unsigned[start:stop])
-        plain = now.sum()
-        pair[0] += plain
-        pair[1] += plain * start + _product(now, position[: stop - start])
-    return pair
+    return _of_rows([words]) if words.device.type == "cpu" else _one_by_one(words)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    # A device has no integer dot product; a CPU's saves a pass over the memory.
-    return torch.dot(a, b) if a.device.type == "cpu" else (a * b).sum()
+def _of_rows(stretches: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The same of words in stretches, all but the last of whole rows of COLUMNS, on a CPU."""
+    step, total = max(1, PIECE // COLUMNS), sum(len(words) // COLUMNS for words in stretches)
+    wide = torch.empty(step, COLUMNS, dtype=torch.int64)
+    of_row = torch.empty(total, dtype=torch.int64)
+    of_column = torch.zeros(COLUMNS, dtype=torch.int64)
+    at = 0
+    for words in stretches:
+        matrix = words[: len(words) // COLUMNS * COLUMNS].view(torch.uint32).view(-1, COLUMNS)
+        for part in matrix.split(step):
+            now = wide[: len(part)].copy_(part)
+            torch.sum(now, 1, out=of_row[at : at + len(part)])
+            of_column += now.sum(0)
+            at += len(part)
+    # A word in row r and column c is at r * COLUMNS + c, from 1.
+    rows = (of_row * torch.arange(total)).sum() * COLUMNS
+    columns = (of_column * torch.arange(1, COLUMNS + 1)).sum()
+    pair = torch.stack([of_row.sum(), rows + columns])
+    rest = stretches[-1][len(stretches[-1]) // COLUMNS * COLUMNS :]
+    return pair + _behind(_one_by_one(rest), total * COLUMNS)
 
 
-def _pair(data: torch.Tensor) -> torch.Tensor:
+def _one_by_one(words: torch.Tensor) -> torch.Tensor:
+    """The same, every word times its position."""
+    wide = words.view(torch.uint32).to(torch.int64)
+    position = torch.arange(1, len(words) + 1, device=words.device)
+    return torch.stack([wide.sum(), (wide * position).sum()])
+
+
+def _behind(pair: torch.Tensor, words: int) -> torch.Tensor:
+    """The pair of what comes after so many words."""
+    return torch.stack([pair[0], pair[1] + pair[0] * words])
+
+
+def _pair(tensor: torch.Tensor) -> torch.Tensor:
+    stretches = _stretches(tensor) if tensor.device.type == "cpu" else None
+    if stretches is None or any(len(data) % (WORD * COLUMNS) for data in stretches):
+        return _of_bytes(_bytes(tensor))
+    return _of_rows([data.view(torch.int32) for data in stretches])
+
+
+def _stretches(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The bytes of a view with gaps, a tensor for each stretch without one, in the order of its
+    elements and where a word may start; None when there is no gap or they are short."""
+    if tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return None
+    stretches: list[torch.Tensor] = []
+    for part in tensor:
+        if part.nbytes < STRETCH_MIN:
+            return None
+        found = [_bytes(part)] if part.is_contiguous() else _stretches(part)
+        if found is None:
+            return None
+        stretches += found
+    return stretches
+
+
+def _of_bytes(data: torch.Tensor) -> torch.Tensor:
     whole = len(data) // WORD * WORD
     words = data[:whole].view(torch.int32)
     kernels = kernels_for(data)
@@ -62,14 +108,15 @@ def _pair(data: torch.Tensor) -> torch.Tensor:
     if whole < len(data):
         last = torch.zeros(WORD, dtype=torch.uint8, device=data.device)
         last[: len(data) - whole] = data[whole:]
-        value = last.view(torch.int32).to(torch.int64) & 0xFFFF_FFFF
-        pair += torch.cat([value, value * (len(words) + 1)])
+        pair = pair + _behind(_one_by_one(last.view(torch.int32)), len(words))
     return pair
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor in the order of its elements, where a word may start."""
-    flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    whole = tensor.resolve_conj().resolve_neg().contiguous()
+    # A stride counts for nothing where there is one element, but a view of bytes looks at it.
+    flat = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
     aligned = flat.storage_offset() % WORD == 0 and flat.data_ptr() % WORD == 0
     return flat if aligned else flat.clone()
 
