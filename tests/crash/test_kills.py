@@ -33,12 +33,12 @@ def in_memory() -> Path | None:
     return SHM if os.access(SHM, os.W_OK) else None
 
 
-def killed(folder: Path | None, *runs: str) -> dict[str, Any]:
+def killed(folder: Path | None, *runs: str, script: str = "kills.py") -> dict[str, Any]:
     """Of each run the kills, and what was wrong after them."""
     path = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent.parent)))
     with tempfile.TemporaryDirectory(dir=folder, prefix="moorage-tier-") as root:
         done = subprocess.run(
-            [sys.executable, "-W", "error", str(HERE / "kills.py"), f"{root}/tier", *runs],
+            [sys.executable, "-W", "error", str(HERE / script), f"{root}/tier", *runs],
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
