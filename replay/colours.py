@@ -12,5 +12,7 @@ COLOURS = {
     "slow": "#7a7a4b",
     "replaced": "#d1495b",
     "disk.grid": "#66a182",
+    "spill.end": "#3d5a6c",
+    "spill.grid": "#c98bb9",
 }
 MORE = ("#2a7f9e", "#edae49", "#d1495b", "#66a182", "#8d6a9f", "#3d5a6c", "#c98bb9", "#7a7a4b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from engine.pictures.leave_out import Cap
 from replay.bad import BadInput, OnBad, refuse
 from replay.doctor import cause_table, parting_table, print_diagnosis
 from replay.driver import Options, Replay
+from replay.ending import Asked, asked_to_end
 from replay.ledger import LedgerRow, to_frame
 from replay.page import render
 from replay.progress import progress
@@ -71,7 +73,8 @@ def run_replay(
     kills: Sequence[str] = (),
     suffix: Flags | None = None,
 ) -> int:
-    """`moorage replay`; returns the exit status, 1 when a gate failed."""
+    """`moorage replay`; returns the exit status: 1 when a gate failed, 128 and the number of the
+    signal that ended it early."""
     console = Console(stderr=as_json)
     board = board_of(profile, settings)
     if cache_dir is not None and not (board.disk or board.spill):
@@ -86,12 +89,16 @@ def run_replay(
         disk = cache_dir, tuple(adopt_from), ends
         options = Options(board, model, spaced, users, share, seed, store, *disk)
         replay = started(traces, options, out)
-        ledger, wall_s = driven(replay, traces)
+        # Without a directory nothing lasts that an end could leave whole.
+        with asked_to_end(replay.stop) if cache_dir is not None else nullcontext(Asked()) as asked:
+            ledger, wall_s = driven(replay, traces)
         summary = summarise(ledger, wall_s=wall_s, seed=seed, board=board, **replay.drive)
         if store is not None:
             summary["suffix"] = figures(store)
     if skip_bad:
         summary["skipped_lines"] = skipped
+    if asked.by is not None:
+        summary["ended_by"] = asked.by.name
     title = f"{', '.join(names)} on {model} as {board.name}, {spaced} arrivals"
     if out is not None:
         write_report(out, title, board, summary, ledger)
@@ -104,7 +111,7 @@ def run_replay(
         if out is not None:
             console.print(f"report: {out / 'report.html'}   ledger: {out / 'ledger.parquet'}")
     print_failures(console, ledger)
-    return 1 if summary["verified"]["failed"] else 0
+    return asked.status or int(summary["verified"]["failed"] > 0)
 
 
 def started(traces: Sequence[Trace], options: Options, out: Path | None = None) -> Replay:

@@ -39,6 +39,10 @@ def render(title: str, about: str, summary: Mapping[str, Any], ledger: pd.DataFr
     if disk is not None and len(served):
         name = "The drive: what lies on it, and what was moved"
         drawn.append((name, drive_over_time(served, disk["budget_bytes"])))
+    spill = summary["spill"]
+    if spill is not None and len(served):
+        name = "Whole conversations on the drive"
+        drawn.append((name, drive_over_time(served, spill["budget_bytes"], "spill")))
     figures = "".join(f"<h2>{html.escape(name)}</h2>\n{to_svg(one)}\n" for name, one in drawn)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -62,6 +66,7 @@ def _cards(summary: Mapping[str, Any]) -> str:
         ("resumed at the end", f"{summary['end_resumes']:,} of {summary['followups']:,}", ""),
         *_memory_cards(summary),
         *_disk_cards(summary),
+        *_spill_cards(summary),
         ("checked", f"{verified['checked']:,}", ""),
         ("gates that failed", f"{verified['failed']:,}", "bad" if verified["failed"] else ""),
     ]
@@ -90,6 +95,18 @@ def _disk_cards(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
         ("read back from the drive", f"{disk['hits']:,}", "bad" if failed else ""),
         ("written to the drive", f"{disk['written_bytes'] / 1e9:.1f} GB", ""),
+    ]
+
+
+def _spill_cards(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    spill = summary["spill"]
+    if spill is None:
+        return []
+    failed = sum(spill["failed_restores"].values())
+    return [
+        ("conversations brought back", f"{spill['hits']:,}", "bad" if failed else ""),
+        ("of them written", f"{spill['written_bytes'] / 1e9:.1f} GB", ""),
+        ("waiting they saved", duration(max(0.0, spill["saved_s"])), ""),
     ]
 
 

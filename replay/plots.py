@@ -100,6 +100,7 @@ HELD_COLOURS = {
     "store": "#66a182",
     "encoded": "#c98bb9",
     "disk": "#7a7a4b",
+    "spill": "#b08968",
     "reserve": "#dfe4e6",
 }
 """What lies on the board beside weights and buffers, the dearest to lose at the bottom."""
@@ -156,8 +157,8 @@ def _fullest(ledger: pd.DataFrame, most: int) -> pd.DataFrame:
     return ordered.loc[ordered.groupby(slices)["peak"].idxmax()]
 
 
-def drive_over_time(ledger: pd.DataFrame, budget_bytes: int) -> Figure:
-    """Gigabytes of heads on the drive, and what was written and read by then."""
+def drive_over_time(ledger: pd.DataFrame, budget_bytes: int, tier: str = "disk") -> Figure:
+    """Gigabytes that a tier has on the drive, and what was written and read by then."""
     figure, axes = _figure()
     ordered = ledger.assign(begun_s=ledger["arrival_s"] + ledger["wait_s"])
     ordered = ordered.sort_values("begun_s", kind="stable")
@@ -167,7 +168,7 @@ def drive_over_time(ledger: pd.DataFrame, budget_bytes: int) -> Figure:
         ("written", "written so far", "#3d5a6c"),
         ("read", "read so far", "#2a7f9e"),
     ):
-        column = ordered[f"disk_{name}"]
+        column = ordered[f"{tier}_{name}"]
         gb = (column if name == "held" else column.cumsum()) / 1e9
         axes.step(hours, gb, where="post", label=label, color=colour)
     if 1.5 * axes.get_ylim()[1] >= budget_bytes / 1e9:

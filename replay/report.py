@@ -11,6 +11,7 @@ from rich.table import Table
 
 from cache.why import Why
 from replay.diskseen import disk_lines
+from replay.spillseen import saved_line, spill_lines, writes_lines
 from sim.profile import Profile
 
 MEANING = {
@@ -91,6 +92,16 @@ def _print_lines(console: Console, summary: Mapping[str, Any]) -> None:
     if summary["disk"] is not None:
         for label, text in disk_lines(summary["disk"]):
             table.add_row(label, text)
+        table.add_row("heads were worth", saved_line(summary["disk"]))
+    if summary["spill"] is not None:
+        for label, text in spill_lines(summary["spill"]):
+            table.add_row(label, text)
+        table.add_row("they were worth", saved_line(summary["spill"]))
+    if summary["writes"] is not None:
+        for label, text in writes_lines(summary["writes"]):
+            table.add_row(label, text)
+    if "ended_by" in summary:
+        table.add_row("ended early", f"by {summary['ended_by']}, after the request in flight")
     if summary["restarts"]:
         table.add_row("restarts", f"{summary['restarts']:,}")
     table.add_row(
@@ -149,6 +160,11 @@ def print_profile(console: Console, board: Profile, checks: Sequence[Mapping[str
     gb = 1e9
     if board.disk:
         table.add_row("heads on the drive", f"up to {board.disk_bytes / gb:g} GB")
+    if board.spill:
+        kept = f"up to {board.spill_bytes / gb:g} GB, {board.spill_ttl_hours:g} hours"
+        table.add_row("conversations there", kept)
+    if board.disk or board.spill:
+        table.add_row("written in a day", f"up to {board.write_budget_bytes / gb:g} GB")
     rates = f"{board.drive_write_bytes_s / gb:g} written, {board.drive_read_bytes_s / gb:g} read"
     table.add_row("the drive", f"{board.drive_bytes / gb:g} GB; GB a second: {rates}")
     past = f"{board.drive_sustained_bytes_s / gb:g} GB a second past it"

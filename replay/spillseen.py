@@ -131,32 +131,45 @@ def spill_lines(spill: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The figures for a person."""
     gb = 1e9
     saves = ", ".join(f"{who} {count:,}" for who, count in spill["saves"].items()) or "none"
-    files = f"{spill['files_written']:,} files written, {spill['files_kept']:,} kept"
     lines = [
         (
             "conversations",
             f"{spill['hits']:,} brought back, {spill['read_bytes'] / gb:.2f} GB read; "
-            f"written: {saves}, {spill['written_bytes'] / gb:.2f} GB ({files})",
+            f"written: {saves}; {spill['written_bytes'] / gb:.2f} GB",
         ),
         (
-            "on the drive",
+            "kept there",
             f"{spill['entries']:,} conversations, {spill['held_bytes'] / gb:.2f} of "
-            f"{spill['budget_bytes'] / gb:.2f} GB",
+            f"{spill['budget_bytes'] / gb:.2f} GB; "
+            f"{spill['files_kept']:,} of {spill['files_kept'] + spill['files_written']:,} files"
+            " had not changed",
         ),
     ]
-    for label, name in (("not written", "skips"), ("served by none", "refused")):
+    if spill["drains"]:
+        seconds = sum(drain["seconds"] for drain in spill["drains"])
+        count = sum(drain["conversations"] for drain in spill["drains"])
+        text = f"{len(spill['drains']):,} in {seconds:.1f} s, {count:,} conversations"
+        lines.append(("planned stops", text))
+    for label, name in (("not saved", "skips"), ("served by none", "refused")):
         if spill[name]:
             told = ", ".join(f"{why} {count:,}" for why, count in spill[name].items())
             lines.append((label, told))
     went = ", ".join(f"{event} {spill[event]:,}" for event in (*GONE, "stuck") if spill[event])
     if went:
-        lines.append(("gone from it", went))
+        lines.append(("conversations gone", went))
     restores = dict(spill["failed_restores"])
     if refused := restores.pop("memory", 0):
-        lines.append(("no memory to read", f"{refused:,}"))
+        lines.append(("no memory for them", f"{refused:,}"))
     if failed := ", ".join(f"{why} {count:,}" for why, count in restores.items()):
         lines.append(("could not be read", f"[red bold]{failed}[/red bold]"))
     return lines
+
+
+def saved_line(seen: Mapping[str, Any]) -> str:
+    """What a tier on the drive was worth."""
+    per_gb = seen["saved_s_per_gb"]
+    more = f", {per_gb:.1f} s for every GB written" if per_gb is not None else ""
+    return f"{seen['saved_s']:,.0f} s of waiting saved{more}"
 
 
 def writes_lines(writes: Mapping[str, Any]) -> list[tuple[str, str]]:

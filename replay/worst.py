@@ -9,6 +9,7 @@ from rich.table import Table
 
 from cache.anchors import AnchorConfig
 from cache.parked import ParkConfig
+from cache.rows import BLOCK_ROWS
 from cache.worst import Claims, WorstCase, worst_case
 from replay.models import SIDE_ANCHORS
 from sim.profile import Profile
@@ -37,6 +38,7 @@ def caches_of(board: Profile) -> Claims:
         "pool: parked and pinned": board.park_bytes + board.pin_bytes,
         "side slots' copies": board.side_slots * (SIDE_ANCHORS + board.end_anchor) * copy,
         "the disk tier's buffers": staging_of(board),
+        "the spill's buffers": spill_staging_of(board),
     }
 
 
@@ -46,6 +48,12 @@ def staging_of(board: Profile) -> int:
     chunk = board.grid * board.row_bytes + HEADER_BYTES
     anchor = board.anchor_bytes + HEADER_BYTES + names
     return board.disk * 2 * (anchor + chunk + max(anchor, chunk))
+
+
+def spill_staging_of(board: Profile) -> int:
+    """Two buffers for a block's planes, and two for the file of a block or an anchor."""
+    block = BLOCK_ROWS * board.row_bytes + HEADER_BYTES
+    return board.spill * 2 * (block + max(block, board.anchor_bytes + HEADER_BYTES))
 
 
 def copies_of(board: Profile) -> Claims:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cache.types import Cost, Limits
 from cache.worst import worst_case
-from replay.worst import caches_of, headroom, staging_of, worst_of
+from replay.worst import caches_of, headroom, spill_staging_of, staging_of, worst_of
 from sim.profile import load, with_settings
 
 BOARD = load("spark-27b")
@@ -38,7 +38,11 @@ def test_every_budget_of_the_board_is_in_it() -> None:
     buffers = staging_of(BOARD)
     held = 4 * BOARD.anchor_bytes + 2 * BOARD.grid * BOARD.row_bytes
     assert held < buffers < 1.001 * held
-    assert sum(caches_of(BOARD).values()) == copies + buffers + int(11.5 * GIB)
+    spilled = spill_staging_of(BOARD)
+    held = 2 * BOARD.anchor_bytes + 2 * 1_024 * BOARD.row_bytes
+    assert held < spilled < 1.001 * held
+    assert worst_of(replace(BOARD, spill=False)).resting_bytes == base.resting_bytes - spilled
+    assert sum(caches_of(BOARD).values()) == copies + buffers + spilled + int(11.5 * GIB)
     assert worst_of(replace(BOARD, disk=False)).resting_bytes == base.resting_bytes - buffers
     for name in ("park", "pin", "stash", "store", "encoded"):
         more = replace(BOARD, **{f"{name}_bytes": getattr(BOARD, f"{name}_bytes") + GIB})

@@ -18,7 +18,7 @@ class Buffers:
         planes = shapes.planes_bytes(shapes.block_rows)
         image = shapes.image_bytes(config.codec.frame_bytes)
         self.raw = Staging(files, 2, planes, shapes.buffer_weight(planes))
-        self.images = Staging(files, 2, image, shapes.buffer_weight(image))
+        self.images = Staging(files, 2, image, shapes.image_weight(image))
 
     def ready(self) -> bool:
         """Whether they are there; they are made now if they never were."""

@@ -114,6 +114,10 @@ class Shapes:
         """What a buffer of a block's size counts for among the engine's memory."""
         return nbytes + self.block_rows * self._board_more
 
+    def image_weight(self, nbytes: int) -> int:
+        """What a buffer for any file counts for: a board's anchor may be larger than its block."""
+        return nbytes + max(self.block_rows * self._board_more, self._more)
+
     def image_bytes(self, frame_bytes: int) -> int:
         """A buffer for any file of an entry but its manifest."""
         count = self.block_rows
