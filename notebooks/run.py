@@ -37,7 +37,8 @@ class Needed:
 
 NEEDED = (
     Needed("night", ("replay", "night")),
-    Needed("night-no-drive", ("replay", "night", "--set", "disk=off")),
+    Needed("night-heads", ("replay", "night", "--set", "spill=off")),
+    Needed("night-no-drive", ("replay", "night", "--set", "disk=off", "--set", "spill=off")),
     Needed("anchor-rules", ("experiment", "anchor-rules")),
     Needed("restart", ("experiment", "restart")),
     Needed("end-resumes", ("experiment", "end-resumes")),

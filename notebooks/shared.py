@@ -27,8 +27,11 @@ SOURCES = {
     "park.checkpoint": VIOLET,
     "grid": COLOURS["grid"],
     "park.grid": "#b3d4d8",
-    "pin.grid": YELLOW,
+    "pin.grid": "#b0a27a",
     "store.grid": OLIVE,
+    "spill.end": YELLOW,
+    "spill.checkpoint": "#d9a441",
+    "spill.grid": "#f3cf8e",
     "disk.grid": COLOURS["disk.grid"],
     "cold": COLOURS["cold"],
 }

@@ -42,7 +42,11 @@ from notebooks import shared  # noqa: E402
 from notebooks.shared import PICTURE_BYTES_MAX, Missing, Results, value  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SMALL = ("--set", "grid=64", "--set", "window=4096", "--set", "resident_bytes=1400000000")
+SMALL = (
+    *("--set", "grid=64", "--set", "window=4096", "--set", "resident_bytes=1400000000"),
+    *("--set", "spill_tokens_min=64", "--set", "spill_park_tokens_min=64"),
+    *("--set", "park_bytes=600000000"),
+)
 Run = Callable[..., tuple[int, str, str]]
 
 
