@@ -52,7 +52,8 @@ def _of_rows(stretches: Sequence[torch.Tensor]) -> torch.Tensor:
     at = 0
     for words in stretches:
         matrix = words[: len(words) // COLUMNS * COLUMNS].view(torch.uint32).view(-1, COLUMNS)
-        for part in matrix.split(step):
+        for start in range(0, len(matrix), step):
+            part = matrix[start : start + step]
             now = wide[: len(part)].copy_(part)
             torch.sum(now, 1, out=of_row[at : at + len(part)])
             of_column += now.sum(0)
