@@ -34,9 +34,13 @@ MODULES = {
     "two-folders": "experiments.two_folders",
     "restart": "experiments.restart",
     "slow-drive": "experiments.slow_drive",
+    "deploy-mid-afternoon": "experiments.deploy",
+    "stranger-10k": "experiments.stranger",
+    "second-eviction-writes-one-block": "experiments.second_eviction",
     "drive-rested-and-not": "experiments.drive_rested_and_not",
     "pacing": "experiments.pacing",
     "budget-sweep": "experiments.budget_sweep",
+    "fourteen-days": "experiments.fourteen_days",
     "codec": "experiments.codec",
 }
 

@@ -104,6 +104,17 @@ class Traffic:
 
         `policy` replaces the board's; `watch` sees the caches after every request.
         """
+        return self.played(board, policy, watch, restarts, journal)[0]
+
+    def played(
+        self,
+        board: Profile,
+        policy: StackConfig | None = None,
+        watch: Callable[[LedgerRow, Stack], None] | None = None,
+        restarts: tuple[Restart, ...] = (),
+        journal: Journal | None = None,
+    ) -> tuple[list[LedgerRow], Replay]:
+        """The same, and the replay that gave it: it knows what the drive did."""
         trace = Trace("made", Header(timing="synthetic"), tuple(self.requests))
         replay = Replay([trace], Options(board, restarts=restarts), journal, policy)
         total = sum(request.prompt_tokens for request in self.requests)
@@ -119,7 +130,7 @@ class Traffic:
                     watch(row, replay.box.stack)
                 rows.append(row)
                 advance(row.prompt)
-        return rows
+        return rows, replay
 
 
 def held(row: LedgerRow) -> None:
