@@ -32,6 +32,8 @@ class _Found:
     foreign: set[str] = field(default_factory=set)
     unread: set[int] = field(default_factory=set)
     """Entries whose manifest the drive would not read just now: their files stay."""
+    newer: dict[int, int] = field(default_factory=dict)
+    """Keys of entries that go because their session has another one, and that one's."""
 
 
 def open_spill(
@@ -72,7 +74,7 @@ def open_spill(
         shelf.add(entry)
     shelf.reserved = {name for name in found.foreign if OURS.fullmatch(name)}
     _sweep(files, notes, found)
-    _recall(files, shelf, there=LAST in names)
+    _recall(files, shelf, found, there=LAST in names)
     spill = Spill(files, clock, config, shapes, accepted, shelf, workers, guard, way, lock)
     spill.absorb()
     shelf.evict_to(config.budget_bytes, None)
@@ -158,6 +160,7 @@ def _newest(entries: Sequence[Entry], found: _Found) -> list[Entry]:
         key = entry.key if entry.session is None else entry.session
         if (older := newest.get(key)) is not None:
             found.useless[f"{older.key:016x}.{MANIFEST}"] = "its session has a newer one"
+            found.newer[older.key] = entry.key
         newest[key] = entry
     return sorted(newest.values(), key=lambda entry: entry.key)
 
@@ -206,7 +209,7 @@ def _sweep(files: Files, notes: Notes, found: _Found) -> None:
     notes.counters["foreign"] += len(found.foreign)
 
 
-def _recall(files: Files, shelf: Shelf, *, there: bool) -> None:
+def _recall(files: Files, shelf: Shelf, found: _Found, *, there: bool) -> None:
     """Which conversation was in place."""
     record = read_record(files, LAST, LAST) if there else Bad("there is none")
     if isinstance(record, Bad):
@@ -215,4 +218,7 @@ def _recall(files: Files, shelf: Shelf, *, there: bool) -> None:
         return
     key = record.get("entry")
     if isinstance(key, str) and len(key) == 16 and set(key) <= set("0123456789abcdef"):
-        shelf.take_last(int(key, 16))
+        last = int(key, 16)
+        while last in found.newer:
+            last = found.newer[last]
+        shelf.take_last(last)

@@ -106,8 +106,8 @@ class Scenario:
     ) -> Tally:
         """Every crash in a log of it, from its opening on."""
         begin, name = self.begin(codec), f"spill {self.name}, {codec.mode}"
-        oracle = oracle or self.oracle(codec)
-        return oracle.crashes(name, begin.files, log, order, since=len(begin.notes), **how)
+        oracle, how = oracle or self.oracle(codec), {"since": len(begin.notes)} | how
+        return oracle.crashes(name, begin.files, log, order, **how)
 
 
 def unowed(notes: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,11 +20,13 @@ from spill_scenarios import (
     flipped,
     grows,
     left,
+    name_of,
     saved,
     talked,
     unowed,
 )
 from states import Files, Tally
+from support import tokens
 from test_damage import Damage, anothers, cuts, flips, swaps, swept
 
 from cache.spill.codec import CodecConfig
@@ -44,6 +46,18 @@ def grown(codec: CodecConfig) -> Begin:
     return left(play, codec)
 
 
+def another(codec: CodecConfig) -> Begin:
+    """Files that say of themselves what those of `grown` say, and hold another conversation."""
+
+    def play(rig: SpillRig) -> None:
+        rig.said["a"] = tokens(1, 9)
+        rig.turn("a", more=5)
+        assert rig.save().ok
+        grows_in_place(rig)
+
+    return left(play, codec)
+
+
 def grows_in_place(rig: SpillRig) -> None:
     rig.turn("a", more=4, answer=2)
     assert rig.save().ok
@@ -54,8 +68,9 @@ def directory(codec: CodecConfig = PLANES) -> Files:
     return {name: data for name, data in saved(codec, "a").files.items() if data}
 
 
-MAY_COME = Owed.by(unowed(saved(PLANES, "a").notes + grown(PLANES).notes))
-"""Nothing else may, with either codec; and nothing is owed."""
+MAY_COME = Owed.by(unowed(saved(PLANES, "a").notes + grown(PLANES).notes + another(PLANES).notes))
+"""Nothing else may, with either codec; and nothing is owed. A directory whose manifest is another's
+holds that conversation, whole."""
 
 
 def comes(state: Files) -> tuple[SpillRig | None, list[str], int]:
@@ -108,12 +123,13 @@ def serves(state: Files) -> list[str]:
 
 
 def stale(codec: CodecConfig) -> Iterator[Damage]:
-    """A file of the conversation as it was, under a name that it has now."""
-    now, before = grown(codec).files, saved(codec, "a").files
-    for name, kind in ((name, name.split(".")[-1]) for name in sorted(now)):
-        for old, data in sorted(before.items()):
-            if old.endswith(kind) and now.get(name) != data and data:
-                yield f"has {old}", name, {**now, name: data}
+    """A file of the conversation as it was, or of another one as long, under a name that it has."""
+    now = grown(codec).files
+    for before in (saved(codec, "a").files, another(codec).files):
+        for name, kind in ((name, name.split(".")[-1]) for name in sorted(now)):
+            for old, data in sorted(before.items()):
+                if old.endswith(kind) and now.get(name) != data and data:
+                    yield f"has {old}", name, {**now, name: data}
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -197,6 +213,25 @@ def test_what_is_others_stays_whatever_happens() -> None:
     rig.turn("b")
     assert rig.save().ok and astray(rig, begin.files) == []
     rig.close()
+
+
+def test_a_file_that_went_is_written_again() -> None:
+    """Somebody removed it while the process runs."""
+    assert gone_meanwhile() == []
+
+
+def gone_meanwhile() -> list[str]:
+    """What is wrong when a conversation is saved again of which a block is not there any more."""
+    rig = SpillRig(SimFiles(saved(PLANES, "a").files))
+    rig.comes_back()
+    rig.files.unlink(name_of(rig.files.snapshot(), ".block"))
+    shot, outcome = rig.shot(), rig.save()
+    entry = rig.spill.shelf.like(rig.stack.resident.account)
+    back = rig.brings(entry) if entry is not None else None
+    whole = outcome.ok and back is not None and back.conversation == shot.conversation
+    found = rig.wrong + astray(rig)
+    rig.close()
+    return found if whole else [*found, "it does not come back"]
 
 
 @pytest.mark.parametrize("name", ["last", "equal"])
