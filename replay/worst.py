@@ -20,6 +20,9 @@ HEADER_BYTES, NAME_BYTES = 16_384, 24
 """What a file on the drive has beside rows or sections, at most: its header, whole pages, and in an
 anchor's the name of every chunk below."""
 
+FRAMES_BYTES = 65_536
+"""What a packed block has beside its rows: a header with the length of every frame."""
+
 
 def caches_of(board: Profile) -> Claims:
     """The most that each cache holds."""
@@ -52,8 +55,9 @@ def staging_of(board: Profile) -> int:
 
 def spill_staging_of(board: Profile) -> int:
     """Two buffers for a block's planes, and two for the file of a block or an anchor."""
-    block = BLOCK_ROWS * board.row_bytes + HEADER_BYTES
-    return board.spill * 2 * (block + max(block, board.anchor_bytes + HEADER_BYTES))
+    block = BLOCK_ROWS * board.row_bytes
+    image = max(block, board.anchor_bytes) + FRAMES_BYTES
+    return board.spill * 2 * (block + image)
 
 
 def copies_of(board: Profile) -> Claims:

@@ -15,7 +15,7 @@ from cache.direct import DirectFiles
 from cache.ports import PAGE, Files
 from sim.clock import VirtualClock
 from sim.drive import Drive, Rates
-from sim.driven_files import DrivenFiles
+from sim.driven_files import DrivenFiles, Moved
 from sim.files import SimFiles
 
 WRITE, READ, SYNC = 1e6, 2e6, 0.5
@@ -168,3 +168,41 @@ def test_errors_pass(driven: DrivenFiles) -> None:
         driven.start_write(handle, 1, filled(driven, 1, 1)).wait()
     assert driven.exists("a.rows") and driven.size("a.rows") == 0
     driven.close(handle)
+
+
+def test_what_is_held_is_kept_up_with(make: Make, tmp_path: Path) -> None:
+    """Beside a naive sum over all names, after every call that may change it; two share a drive."""
+    drive, clock, moved = Drive(Rates(1e6, 1e6)), VirtualClock(), Moved()
+    others = DrivenFiles(SimFiles(), drive, clock, weigh, CAPACITY)
+    driven = DrivenFiles(
+        make(tmp_path), drive, clock, weigh, CAPACITY, moved, beside=others.held_bytes
+    )
+    data, real = memoryview(driven.buffer(2 * PAGE)), driven._real
+
+    def naive() -> int:
+        return sum(weigh(name, real.size(name)) for name in real.list())
+
+    assert driven.held_bytes() == naive() == 0
+    steps = [
+        lambda: handles.append(driven.create("a")),
+        lambda: driven.preallocate(handles[0], 2 * PAGE),
+        lambda: driven.start_write(handles[0], 0, data[: 2 * PAGE]).wait(),
+        lambda: driven.close(handles[0]),
+        lambda: driven.rename("a", "b.rows"),
+        lambda: handles.append(driven.create("c")),
+        lambda: driven.write(handles[1], 0, data[:PAGE]),
+        lambda: driven.close(handles[1]),
+        lambda: driven.rename("c", "b.rows"),
+        lambda: driven.unlink("b.rows"),
+    ]
+    handles: list[int] = []
+    most = 0
+    for step in steps:
+        step()
+        most = max(most, naive())
+        assert driven.held_bytes() == naive()
+    assert most > 0 and moved.written_bytes == drive.written_bytes > 0 and moved.read_bytes == 0
+    free = driven.free_bytes()
+    handle = others.create("theirs")
+    others.write(handle, 0, data[:PAGE])
+    assert driven.free_bytes() == min(real.free_bytes(), free - weigh("theirs", PAGE))

@@ -1,6 +1,6 @@
 """A replay with the spill: conversations on the drive, over evictions, stops, deaths and pauses.
 
-Covers replay.spilling, replay.spillseen, replay.columns and replay.noted, too.
+Covers replay.spilling, replay.columns and replay.noted, too.
 
 Method: a small made night on a board that parks next to nothing, every request verified on both
 models, beside the same night without the spill and with ends that are killed; a real directory
@@ -22,9 +22,12 @@ from test_bay import BOARD as HEADS
 from cache.disk.config import SESSIONS, DiskConfig
 from cache.journal import CacheEvent, Journal
 from cache.ports import PAGE
+from cache.saving import TMP
 from cache.spill.config import SpillConfig
+from cache.spill.names import manifest_name
 from engine.config import HybridConfig
 from replay import bay, lives, models
+from replay.bad import BadInput
 from replay.columns import spill_columns
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
@@ -33,6 +36,7 @@ from replay.restarts import Restart
 from replay.spilling import guard_config, spill_config, workers_of
 from replay.summary import summarise
 from replay.trace import Trace
+from replay.worst import spill_staging_of
 from sim.clock import VirtualClock
 from sim.profile import Profile, load
 
@@ -175,6 +179,22 @@ def test_the_days_count_is_what_both_wrote(night: Trace, disk: bool) -> None:
     assert {day["level"] for day in days} == {"ok"}
 
 
+@pytest.mark.parametrize("full", ["notes.txt", SESSIONS])
+def test_a_strangers_folder_is_refused_without_the_tier_too(tmp_path: Path, full: str) -> None:
+    """And a folder of that name inside, which holds something else."""
+    there = tmp_path / "tier"
+    (there / SESSIONS).mkdir(parents=True)
+    inside = there / SESSIONS if full == SESSIONS else there
+    (inside / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput) as caught:
+        started([small_night(3, 2)], replace(BOARD, disk=False), cache_dir=there)
+    said = str(caught.value)
+    assert said.startswith(str(inside)) and "notes.txt" in said and "\n" not in said
+    assert sorted(path.name for path in inside.iterdir()) == sorted(
+        {"notes.txt", *([SESSIONS] if full != SESSIONS else [])}
+    )
+
+
 def test_over_the_days_budget_only_planned_stops_are_written(night: Trace) -> None:
     replay, rows = run([night], replace(BOARD, write_budget_bytes=0), restarts=STOPS)
     seen, writes = replay.spill, replay.drive["writes"]
@@ -199,6 +219,24 @@ def test_raw_conversations_weigh_what_their_rows_do(night: Trace) -> None:
         for codec in ("planes", "raw")
     )
     assert BOARD.spill_ratio < planes / raw < 1, "anchors are written as they are"
+
+
+def test_files_weigh_what_the_budget_counts(stopped: tuple[Replay, pd.DataFrame]) -> None:
+    spill = stopped[0].box.stack.spill
+    assert spill is not None and len(spill.shelf.whole()) > 1
+    weigh = spill.shapes.weigh
+    for entry in spill.shelf.whole():
+        for piece in entry.pieces:
+            assert weigh(piece.name, piece.nbytes) == piece.weight > piece.nbytes
+            assert weigh(piece.name + TMP, piece.nbytes) == piece.weight
+            assert weigh(piece.name, PAGE) == PAGE, "a header"
+        name = manifest_name(entry.key)
+        assert weigh(name, entry.manifest_bytes) == entry.manifest_bytes
+
+
+def test_its_buffers_are_in_the_worst_case(stopped: tuple[Replay, pd.DataFrame]) -> None:
+    rows = stopped[1]
+    assert 0.999 * spill_staging_of(BOARD) < rows["held_spill"].max() <= spill_staging_of(BOARD)
 
 
 def test_pauses_write_ahead_and_end_when_somebody_asks(night: Trace) -> None:
