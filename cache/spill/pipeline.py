@@ -14,7 +14,7 @@ from cache.format import Layout
 from cache.ports import Files, Pending, Workers
 from cache.saving import Saving, code_of
 from cache.spill.codec import CodecConfig, Packed, pack
-from cache.spill.planes import split
+from cache.spill.planes import carve, split
 from cache.spill.shapes import Shapes
 
 Landed = Callable[[int], None]
@@ -83,10 +83,7 @@ class Pipeline:
         slot = self._raw.take()
         if slot is None:
             return "staging"
-        planes, at = list[torch.Tensor](), 0
-        for count, nbytes in self._shapes.planes(stop - start):
-            planes.append(_over(slot, at, count * nbytes).view(count, nbytes))
-            at += count * nbytes
+        planes = carve(slot, self._shapes.planes(stop - start))
         try:
             with self._spent.on("copy"):
                 for tensor, into in zip(rows, planes, strict=True):
@@ -199,10 +196,6 @@ class Pipeline:
     def _refused(self, nbytes: int) -> str:
         """Why so many bytes must not be written now. Raises OSError."""
         return "floor" if self._files.free_bytes() - nbytes < self._free_bytes else ""
-
-
-def _over(slot: memoryview, at: int, nbytes: int) -> torch.Tensor:
-    return torch.frombuffer(slot, dtype=torch.uint8, count=nbytes, offset=at)
 
 
 def _write(packed: Packed, into: memoryview) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from cache.spill.sums import kernels_for
@@ -12,6 +14,17 @@ BLOCK = 1 << 17
 """Elements that are shifted at a time on a CPU, so that they stay in its cache."""
 PIECE_MIN = 1 << 10
 """Elements without a gap below which a view is copied before it is cut."""
+
+
+def carve(memory: memoryview, sizes: Iterable[tuple[int, int]]) -> list[torch.Tensor]:
+    """Room for planes in memory: of (planes, bytes of each) uint8 tensors, one after another."""
+    carved, at = list[torch.Tensor](), 0
+    for planes, nbytes in sizes:
+        count = planes * nbytes
+        flat = torch.frombuffer(memory, dtype=torch.uint8, count=count, offset=at)
+        carved.append(flat.view(planes, nbytes))
+        at += count
+    return carved
 
 
 def split(rows: torch.Tensor, into: torch.Tensor) -> None:

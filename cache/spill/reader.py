@@ -16,10 +16,10 @@ from cache.disk.staging import Staging
 from cache.format import Bad, Header, Layout, unsealed
 from cache.loading import Loading
 from cache.ports import Files, Model, Workers
-from cache.spill.codec import CodecConfig, unpack
+from cache.spill.codec import CodecConfig, Unpacking, unpack
 from cache.spill.entry import Block, Copy, Entry, Piece
 from cache.spill.names import BLOCK, COPY
-from cache.spill.planes import join
+from cache.spill.planes import carve, join
 from cache.spill.shapes import FRAMES, Shapes
 from cache.spill.sums import sums_of
 
@@ -41,10 +41,24 @@ class Read:
     """A file is no good: the entry has to go."""
 
 
+@dataclass(slots=True)
+class _Arrived:
+    """A block whose file is whole."""
+
+    block: Block
+    layout: Layout
+    image: memoryview
+    planes: list[torch.Tensor] = field(default_factory=list)
+    """Of each view; none when the file has the rows as they are."""
+    work: Unpacking | None = None
+    """The workers still fill the planes."""
+
+
 class Reader:
     """Reads copies first, so that nothing is overwritten for an entry without any; then rows.
 
-    While one file is checked, unpacked and copied, the drive reads the next into the other buffer.
+    While one file is checked and copied, the drive reads the next into the other buffer; while one
+    block is put in place and summed there, the workers unpack the next.
     """
 
     def __init__(
@@ -83,24 +97,24 @@ class Reader:
         """
         read = Read(reached=base)
         slots = [slot for _ in range(2) if (slot := self._images.take()) is not None]
-        raw = self._raw.take()
+        planes = [slot for _ in range(2) if (slot := self._raw.take()) is not None]
         try:
-            if len(slots) < 2 or raw is None:
+            if len(slots) < 2 or len(planes) < 2:
                 read.why = "memory"
                 return read
             targets: list[Copy | Block] = [
                 *copies,
                 *self._lacking(entry, base, line, shared, model, read),
             ]
-            self._stream(targets, entry, model, codec, slots, raw, read)
+            self._stream(targets, entry, model, slots, planes, read)
             if not read.why:
                 read.reached = line
             return read
         finally:
             for slot in slots:
                 self._images.give(slot)
-            if raw is not None:
-                self._raw.give(raw)
+            for slot in planes:
+                self._raw.give(slot)
 
     def _lacking(
         self, entry: Entry, base: int, line: int, shared: int, model: Model, read: Read
@@ -124,40 +138,72 @@ class Reader:
         targets: list[Copy | Block],
         entry: Entry,
         model: Model,
-        codec: CodecConfig,
         slots: list[memoryview],
-        raw: memoryview,
+        planes: list[memoryview],
         read: Read,
     ) -> None:
-        flying = Loading(self._files)
+        flying, late = Loading(self._files), None
         if targets:
             flying.begin(targets[0].piece.name, slots[0])
-        for number, target in enumerate(targets):
-            with self.spent.on("drive"):
-                image = flying.wait()
-            flying = Loading(self._files)
-            if isinstance(image, OSError):
-                read.why = image.strerror or str(image)
-                read.bad = image.errno not in PASSING
-                return
-            if number + 1 < len(targets):
-                with self.spent.on("names"):
-                    flying.begin(targets[number + 1].piece.name, slots[(number + 1) % 2])
-            try:
+        try:
+            for number, target in enumerate(targets):
+                with self.spent.on("drive"):
+                    image = flying.wait()
+                flying = Loading(self._files)
+                if isinstance(image, OSError):
+                    read.why = image.strerror or str(image)
+                    read.bad = image.errno not in PASSING
+                    return
+                # The workers read from the buffer that the next file goes to.
+                if self._failed(self._unpacked(late), read):
+                    return
+                if number + 1 < len(targets):
+                    with self.spent.on("names"):
+                        flying.begin(targets[number + 1].piece.name, slots[(number + 1) % 2])
+                before, late, why = late, None, ""
                 if isinstance(target, Copy):
                     why = self._copied(target, entry, image, model, read)
                 else:
-                    why = self._placed(target, entry, image, model, codec, raw)
-            except NO_ROOM:
-                why, read.why = "", "memory"
-            if why or read.why:
-                flying.wait()
-                read.why, read.bad = why or read.why, bool(why)
-                return
-            read.nbytes += target.piece.weight
-            if isinstance(target, Block):
-                read.blocks_read += 1
-                read.reached = target.stop
+                    found = self._arrived(target, entry, image, planes[number % 2])
+                    why, late = (found, None) if isinstance(found, str) else ("", found)
+                if self._failed(self._placed_late(before, model, read) or why, read):
+                    return
+                if late is not None and late.work is None:
+                    now, late = late, None
+                    if self._failed(self._placed_late(now, model, read), read):
+                        return
+            self._failed(self._unpacked(late) or self._placed_late(late, model, read), read)
+        except NO_ROOM:
+            read.why = "memory"
+        finally:
+            flying.wait()
+            self._unpacked(late)
+
+    @staticmethod
+    def _failed(why: str, read: Read) -> bool:
+        """A file that is no good ends the reading."""
+        read.why, read.bad = why, bool(why)
+        return read.bad
+
+    def _unpacked(self, arrived: _Arrived | None) -> str:
+        """Wait for the workers; why a block's planes are no good."""
+        if arrived is None or (work := arrived.work) is None:
+            return ""
+        arrived.work = None
+        with self.spent.on("pack"):
+            return work.wait()
+
+    def _placed_late(self, arrived: _Arrived | None, model: Model, read: Read) -> str:
+        """Put a block in place that has waited for its turn; why not. Raises NO_ROOM."""
+        if arrived is None:
+            return ""
+        block = arrived.block
+        if why := self._placed(block, arrived, model):
+            return why
+        read.nbytes += block.piece.weight
+        read.blocks_read += 1
+        read.reached = block.stop
+        return ""
 
     def _copied(self, copy: Copy, entry: Entry, image: memoryview, model: Model, read: Read) -> str:
         """Copies of the sections on the engine's device; why not. Raises NO_ROOM."""
@@ -179,25 +225,21 @@ class Reader:
             )
         with self.spent.on("sums"):
             same = tuple(sums_of(tensors)) == copy.piece.sums
+        if not same:
+            return "its sums are others"
         read.copies[copy] = tensors
-        return "" if same else "its sums are others"
+        read.nbytes += copy.piece.weight
+        return ""
 
-    def _placed(
-        self,
-        block: Block,
-        entry: Entry,
-        image: memoryview,
-        model: Model,
-        codec: CodecConfig,
-        raw: memoryview,
-    ) -> str:
-        """Write a block's rows where they belong, and sum them there. Raises NO_ROOM."""
+    def _arrived(
+        self, block: Block, entry: Entry, image: memoryview, slot: memoryview
+    ) -> _Arrived | str:
+        """A block's file, if it is whole and the one that is wanted; `slot` is for its planes."""
         frames = _frames(image)
         wanted = self._shapes.meta(entry.key, block.start, block.stop, frames)
         header = self._header(BLOCK, block.piece, wanted, image)
         if isinstance(header, str):
             return header
-        rows = [view.rows(block.start, block.stop) for view in model.cache_state().views]
         count = block.stop - block.start
         if frames is None:
             layout = self._shapes.raw_block(header.meta, count)
@@ -209,41 +251,28 @@ class Reader:
             why = unsealed(header, image, layout)
         if why:
             return why
-        if frames is None:
-            with self.spent.on("copy"):
-                for into, tensor in zip(rows, layout.tensors(image), strict=True):
+        found = _Arrived(block, layout, image)
+        if frames is not None:
+            found.planes = carve(slot, self._shapes.planes(count))
+            data = layout.tensors(image)[0].numpy().data
+            flat = [plane for of_view in found.planes for plane in of_view]
+            with self.spent.on("pack"):
+                found.work = unpack(frames, data, flat, self._workers)
+        return found
+
+    def _placed(self, block: Block, arrived: _Arrived, model: Model) -> str:
+        """Write a block's rows where they belong, and sum them there. Raises NO_ROOM."""
+        rows = [view.rows(block.start, block.stop) for view in model.cache_state().views]
+        with self.spent.on("copy"):
+            if arrived.planes:
+                for of_view, into in zip(arrived.planes, rows, strict=True):
+                    join(of_view, into)
+            else:
+                for into, tensor in zip(rows, arrived.layout.tensors(arrived.image), strict=True):
                     into.copy_(tensor)
-        elif why := self._unpacked(frames, layout, image, count, rows, raw):
-            return why
         with self.spent.on("sums"):
             same = tuple(sums_of(rows)) == block.piece.sums
         return "" if same else "its sums are others"
-
-    def _unpacked(
-        self,
-        frames: Any,
-        layout: Layout,
-        image: memoryview,
-        count: int,
-        rows: list[torch.Tensor],
-        raw: memoryview,
-    ) -> str:
-        planes, at = list[torch.Tensor](), 0
-        for number, nbytes in self._shapes.planes(count):
-            size = number * nbytes
-            flat = torch.frombuffer(raw, dtype=torch.uint8, count=size, offset=at)
-            planes.append(flat.view(number, nbytes))
-            at += size
-        flat_planes = [plane for of_view in planes for plane in of_view]
-        data = layout.tensors(image)[0].numpy().data
-        with self.spent.on("pack"):
-            why = unpack(frames, data, flat_planes, self._workers).wait()
-        if why:
-            return why
-        with self.spent.on("copy"):
-            for of_view, into in zip(planes, rows, strict=True):
-                join(of_view, into)
-        return ""
 
     def _header(
         self, kind: str, piece: Piece, wanted: dict[str, Any], image: memoryview
