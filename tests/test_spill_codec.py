@@ -26,7 +26,7 @@ from cache.spill.planes import join, split
 from cache.spill.sums import sums_of
 from cache.workers import ThreadWorkers
 
-SMALL = CodecConfig(frame_bytes=4_096)
+SMALL = CodecConfig(plane_min=0, frame_bytes=4_096)
 
 
 class Late(Generic[Result]):
@@ -108,7 +108,7 @@ def test_planes_come_back(planes: list[bytes], config: CodecConfig) -> None:
 
 @given(st.lists(PLANE, min_size=1, max_size=3).map(b"".join), st.integers(4_096, 9_999))
 def test_every_frame_is_zstds_own(plane: bytes, frame_bytes: int) -> None:
-    config = CodecConfig(frame_bytes=frame_bytes)
+    config = CodecConfig(plane_min=0, frame_bytes=frame_bytes)
     found, data = packed([plane], config)
     (lengths,) = found.frames
     if lengths is None:
@@ -131,7 +131,7 @@ def test_every_frame_is_zstds_own(plane: bytes, frame_bytes: int) -> None:
 def test_frames_of_any_level_ask_for_no_more_than_they_hold(level: int, nbytes: int) -> None:
     plane = uneven(0, nbytes // 4 + 1) * 4
     zeros = bytes(nbytes)  # Blocks of one byte run on, from the second on.
-    found, data = packed([plane, zeros], CodecConfig(level=level))
+    found, data = packed([plane, zeros], CodecConfig(plane_min=0, level=level))
     assert unpacked(found.frames, data, [len(plane), nbytes]) == ("", [plane, zeros])
     assert found.frames[0] is not None or nbytes < 1_000
 
@@ -139,7 +139,9 @@ def test_frames_of_any_level_ask_for_no_more_than_they_hold(level: int, nbytes: 
 def test_levels_above_the_first_look_for_repeats() -> None:
     """And the first does not, which is what makes it quick on planes."""
     plane = noise(0, 20_000) * 2
-    sizes = [packed([plane], CodecConfig(level=level))[0].nbytes for level in (1, 2, 5)]
+    sizes = [
+        packed([plane], CodecConfig(plane_min=0, level=level))[0].nbytes for level in (1, 2, 5)
+    ]
     assert sizes[0] == 40_000 and max(sizes[1:]) < 21_000
 
 
@@ -189,7 +191,7 @@ def compressed_bytes(monkeypatch: pytest.MonkeyPatch, plane: bytes, config: Code
 
 def test_noise_is_noticed_without_compressing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     nbytes = 4 << 20
-    large = CodecConfig(frame_bytes=1 << 20)
+    large = CodecConfig(plane_min=0, frame_bytes=1 << 20)
     assert compressed_bytes(monkeypatch, noise(0, nbytes), large) <= nbytes // 16
     # The canary: what shrinks is compressed, once, and its probes.
     plane = uneven(0, 1 << 17) * 32
@@ -466,3 +468,15 @@ def test_planes_with_gaps_are_a_programmers_error() -> None:
     ):
         with pytest.raises(AssertionError):
             pack([plane], SMALL, LateWorkers())
+
+
+def test_small_planes_lie_as_they_are_and_come_back_in_one_piece_of_work() -> None:
+    planes = [torch.full((size,), n, dtype=torch.uint8) for n, size in enumerate((9, 4_095, 4_096))]
+    workers = ThreadWorkers(1)
+    packed = pack(planes, CodecConfig(), workers).wait()
+    assert [frames is None for frames in packed.frames] == [True, True, False]
+    data = memoryview(b"".join(bytes(part) for part in packed.parts))
+    back = [torch.empty_like(plane) for plane in planes]
+    unpacking = unpack([f and list(f) for f in packed.frames], data, back, workers)
+    assert len(unpacking._work) == 2 and unpacking.wait() == ""
+    assert all(torch.equal(a, b) for a, b in zip(planes, back, strict=True))

@@ -24,7 +24,7 @@ from cache.types import Ids
 from replay.pieces import TracePieces
 from sim.files import SimFiles
 
-CODECS = (CodecConfig(mode="raw"), CodecConfig(frame_bytes=4_096))
+CODECS = (CodecConfig(mode="raw"), CodecConfig(frame_bytes=4_096, plane_min=1))
 
 
 class Spilling(Conversations):

@@ -85,6 +85,7 @@ def test_stretches_without_a_gap_are_summed_where_they_lie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sums, "COLUMNS", 64)
+    monkeypatch.setattr(sums, "SMALL", 0)
     view = noise(1, 3 * 16 * 1_024).view(3, 16, 1_024)[:, 4:12]
     stretches = sums._stretches(view)
     assert stretches is not None and [len(data) for data in stretches] == [8_192] * 3

@@ -27,6 +27,8 @@ that part, uncompressed.
 FRAME_BYTES_MIN, FRAME_BYTES_MAX = 4_096, 1 << 30
 LEVELS = range(1, 20)
 """Below them zstd leaves out the entropy coding that planes shrink by; above, it takes memory."""
+COPY_MIN = 1 << 16
+"""Bytes below which planes that lie as they are come back in one piece of work."""
 SAVES_MIN = 32
 """A part that compression makes shorter by less than this fraction of it (1 in 32) stays as it is:
 reading it back is quicker than decompressing it."""
@@ -45,6 +47,8 @@ class CodecConfig:
     """Of zstd. Level 3 was both worse and slower on planes."""
     frame_bytes: int = 8 << 20
     """Most bytes of a plane in one frame (the seed's figure): the workers' unit of work."""
+    plane_min: int = 4_096
+    """Bytes below which a plane is not worth a frame: a file is whole pages anyway."""
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -54,6 +58,8 @@ class CodecConfig:
         if not FRAME_BYTES_MIN <= self.frame_bytes <= FRAME_BYTES_MAX:
             limits = f"{FRAME_BYTES_MIN:,} to {FRAME_BYTES_MAX:,}"
             raise ValueError(f"frame_bytes must be from {limits}")
+        if self.plane_min < 0:
+            raise ValueError("plane_min must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +81,13 @@ class Packing:
         planes: Sequence[memoryview],
         parts: Sequence[Sequence[memoryview]],
         work: Sequence[Sequence[Pending[bytes]]],
+        rest: Sequence[Pending[bytes]],  # On planes without work of their own.
     ) -> None:
-        self._planes, self._parts, self._work = planes, parts, work
+        self._planes, self._parts, self._work, self._rest = planes, parts, work, rest
 
     def wait(self) -> Packed:
         """All planes, packed; raises what a worker raised, once none has a plane in hand."""
-        done = iter(_all([one for plane in self._work for one in plane]))
+        done = iter(_all([*(one for plane in self._work for one in plane), *self._rest]))
         frames: list[tuple[int, ...] | None] = []
         written: list[bytes | memoryview] = []
         for plane, parts in zip(self._planes, self._parts, strict=True):
@@ -115,12 +122,19 @@ def pack(planes: Sequence[Plane], config: CodecConfig, workers: Workers) -> Pack
     whole = [_flat(plane) for plane in planes]
     parts: list[list[memoryview]] = [[] for _ in whole]
     if config.mode == "planes":
-        parts = [_cut(plane, -(-len(plane) // config.frame_bytes)) for plane in whole]
+        parts = [
+            _cut(plane, -(-len(plane) // config.frame_bytes))
+            if len(plane) >= config.plane_min
+            else []
+            for plane in whole
+        ]
     work = [
         [workers.start("pack", len(part), _compress(part, config.level)) for part in plane]
         for plane in parts
     ]
-    return Packing(whole, parts, work)
+    rest = sum(len(plane) for plane, some in zip(whole, parts, strict=True) if not some)
+    last = [workers.start("pack", rest, lambda: b"")] if rest else []
+    return Packing(whole, parts, work, last)
 
 
 def unpack(frames: Frames, data: memoryview, into: Sequence[Plane], workers: Workers) -> Unpacking:
@@ -134,16 +148,24 @@ def unpack(frames: Frames, data: memoryview, into: Sequence[Plane], workers: Wor
     if why:
         return Unpacking([], why)
     work: list[Pending[str]] = []
+    small: list[tuple[memoryview, memoryview]] = []
     at = 0
     for plane, lengths in zip(planes, frames, strict=True):
+        if lengths is None and len(plane) < COPY_MIN:
+            small.append((data[at : at + len(plane)], plane))
+            at += len(plane)
+            continue
         sizes = [len(plane)] if lengths is None else lengths
         for part, nbytes in zip(_cut(plane, len(sizes)), sizes, strict=True):
             frame = data[at : at + nbytes]
             at += nbytes
             if nbytes == len(part):
-                work.append(workers.start("copy", nbytes, _copy(frame, part)))
+                work.append(workers.start("copy", nbytes, _copy([(frame, part)])))
             else:
                 work.append(workers.start("unpack", len(part), _decompress(frame, part)))
+    if small:
+        nbytes = sum(len(part) for _, part in small)
+        work.append(workers.start("copy", nbytes, _copy(small)))
     return Unpacking(work)
 
 
@@ -204,10 +226,11 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(compression_params=sparse)
 
 
-def _copy(data: memoryview, part: memoryview) -> Callable[[], str]:
+def _copy(pairs: Sequence[tuple[memoryview, memoryview]]) -> Callable[[], str]:
     def work() -> str:
-        # Not by the views themselves: numpy lets other threads run meanwhile.
-        np.copyto(np.frombuffer(part, np.uint8), np.frombuffer(data, np.uint8))
+        for data, part in pairs:
+            # Not by the views themselves: numpy lets other threads run meanwhile.
+            np.copyto(np.frombuffer(part, np.uint8), np.frombuffer(data, np.uint8))
         return ""
 
     return work

@@ -38,7 +38,7 @@ from engine.adapter import Engine
 from replay.pieces import TracePieces
 
 ALIGNED = {"meeting": Alignment(TracePieces())}
-RAW, PACKED = CodecConfig(mode="raw"), CodecConfig(frame_bytes=4_096)
+RAW, PACKED = CodecConfig(mode="raw"), CodecConfig(frame_bytes=4_096, plane_min=1)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -32,7 +32,7 @@ from sim.clock import VirtualClock
 from sim.timed_workers import TimedWay, TimedWorkers
 
 GRID, WINDOW, BLOCK_ROWS = 4, 64, 8
-PLANES, RAW = CodecConfig(), CodecConfig(mode="raw")
+PLANES, RAW = CodecConfig(plane_min=1), CodecConfig(mode="raw")
 CONFIG = SpillConfig(
     budget_bytes=1 << 20,
     min_free_bytes=0,
