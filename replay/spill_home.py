@@ -130,7 +130,7 @@ class Home:
             tokens_min=1,
             park_tokens_min=1,
             block_rows=self.grid,
-            codec=CodecConfig(mode, frame_bytes=_FRAME_BYTES),
+            codec=CodecConfig(mode, frame_bytes=_FRAME_BYTES, plane_min=1),
             idle_s=0.0,
             read_bytes_s=1e18,
             rate_memory_s=1e-9,
