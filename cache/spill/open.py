@@ -213,8 +213,6 @@ def _recall(files: Files, shelf: Shelf, found: _Found, *, there: bool) -> None:
     """Which conversation was in place."""
     record = read_record(files, LAST, LAST) if there else Bad("there is none")
     if isinstance(record, Bad):
-        # What is another's, a later version's or can't be read just now is not written over.
-        shelf.keeps_last = not (record.foreign or record.future or record.error)
         return
     key = record.get("entry")
     if isinstance(key, str) and len(key) == 16 and set(key) <= set("0123456789abcdef"):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cache.account import Account
 from cache.disk.notes import Notes
-from cache.format import write_record
+from cache.format import Bad, read_record, write_record
 from cache.ports import Files
 from cache.saving import TMP, Saving, code_of
 from cache.spill.entry import Block, Copy, Entry, Loose
@@ -39,8 +39,6 @@ class Shelf:
         """A manifest has its name, and whether that lasts is not known: the older one may be found
         in its place, so nothing that either names goes."""
         self._last: int | None = None
-        self.keeps_last = True
-        """The record of the conversation in place is ours to write."""
         self.in_use: Entry | None = None
         """It is about to be read: it does not make room for others."""
         self.reserved: set[str] = set()
@@ -233,11 +231,21 @@ class Shelf:
     def point_at(self, entry: Entry) -> None:
         """The next start brings this one back."""
         self._last = entry.key
-        if not self.keeps_last:
-            return
-        if why := write_record(self._files, LAST, LAST, {"entry": f"{entry.key:016x}"}):
+        meta = {"entry": f"{entry.key:016x}"}
+        if why := self._not_ours() or write_record(self._files, LAST, LAST, meta):
             self._left.add(LAST + TMP)
             self.notes.note("stuck", entry.session, 0, 0, f"{LAST}: {why}")
+
+    def _not_ours(self) -> str:
+        """Why the record must not be written over: another's, a later version's, not to be read."""
+        try:
+            there = self._files.exists(LAST)
+        except OSError as error:
+            return code_of(error)
+        record = read_record(self._files, LAST, LAST) if there else {}
+        if isinstance(record, Bad) and (record.foreign or record.future or record.error):
+            return record.why
+        return ""
 
     def pointed(self) -> Entry | None:
         """The one that the process before pointed at."""

@@ -71,7 +71,8 @@ class Owed:
                 owed.pointed = {session}
             elif kind == "gone":
                 owed.saved.pop(session, None)
-                owed.pointed -= {session}
+                # Which of several it was is not known: perhaps the one that went.
+                owed.pointed = set() if session in owed.pointed else owed.pointed
         return owed
 
     def against(

@@ -183,7 +183,7 @@ def test_canary_crashes(
 ) -> None:
     BY_NAME[name].begin(PLANES)
     plant(monkeypatch)
-    late = word == "could not be read" and name == "grown"
+    late = name == "grown" and ("read" in word or plant is no_names_before_the_manifest)
     assert word in crashed(name, word, late=late)
 
 
@@ -309,7 +309,7 @@ def test_the_files_own_checksums_are_a_second_line(monkeypatch: Patch) -> None:
     """Rows and copies are summed where they lie: what differs there is found without them."""
     files = directory()
     monkeypatch.setattr(reader, "unsealed", lambda *_: "")
-    some = (d for d in flips(files, every=False, step=61) if d[1].endswith((".block", ".anchor")))
+    some = (d for d in flips(files, every=False, step=151) if d[1].endswith((".block", ".anchor")))
     found = swept("checksums unread", some, serves=serves).violations
     assert not [why for why in found if "other bytes" in why or "other tokens" in why]
 
@@ -373,7 +373,7 @@ def opened_badly() -> list[str]:
     """What is found after a call failed that reads while the directory is opened again."""
     kinds, found = calls(), list[str]()
     first = len(kinds) - kinds[::-1].index("list")
-    for at in range(first, first + 14):
+    for at in range(first, first + 8):
         found += struck(Fault(at, errno.EIO)).wrong(SpillOracle(CONFIG), strict=False)
     return found
 

@@ -140,9 +140,9 @@ def test_undamaged_it_comes_back(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_one_bit(codec: str, tallied: Told) -> None:
-    some = flips(directory(CODECS[codec]), every=False, step=97)
+    some = flips(directory(CODECS[codec]), every=False, step=199)
     tally = tallied(swept(f"spill, one bit, some bytes, {codec}", some, serves=serves))
-    assert tally.violations == [] and tally.states > 50
+    assert tally.violations == [] and tally.states > 30
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_one_bit_of_every_byte(number: int, codec: str, tallied: Told) -> None:
 
 
 def test_cut_short(tallied: Told) -> None:
-    tally = tallied(swept("spill, cut short", cuts(directory()), serves=serves))
+    tally = tallied(swept("spill, cut short", cuts(directory()), serves=reads))
     assert tally.violations == []
 
 
