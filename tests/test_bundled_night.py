@@ -73,8 +73,9 @@ def agrees(night: Trace, verify: float) -> pd.DataFrame:
     expected = to_frame(Replay([night], Options(BOARD, verify=verify)))
     assert (computed["failure"] == "").all(), computed[computed["failure"] != ""]
     # A model with more sections has longer headers in its files; all else on the drive is alike.
-    files = [name for name in computed if name.startswith("disk_") and name.endswith(BYTES)]
-    files += ["held_disk", "reserve", "peak", "restore_s"]
+    drive = ("disk_", "spill_")
+    files = [name for name in computed if name.startswith(drive) and name.endswith(BYTES)]
+    files += ["held_disk", "held_spill", "reserve", "peak", "restore_s", "save_s"]
     for name in files:
         assert computed[name].to_numpy() == pytest.approx(expected[name].to_numpy(), rel=1e-3)
     pd.testing.assert_frame_equal(computed.drop(columns=files), expected.drop(columns=files))

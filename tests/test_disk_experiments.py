@@ -26,7 +26,7 @@ from replay.tracefile import write_trace
 from sim.clock import VirtualClock
 from sim.profile import load
 
-BOARD = load("spark-27b")
+BOARD = replace(load("spark-27b"), spill=False)
 SMALL = replace(
     BOARD,
     grid=64,

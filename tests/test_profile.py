@@ -4,13 +4,15 @@ Method: the shipped file against the seed's figures; bad settings give one line.
 """
 
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 
+from cache.spill.codec import Mode
 from cache.worth import RULES
 from sim.clock import VirtualClock
 from sim.compute import Compute, PrefillTime
-from sim.profile import ANCHOR_RULES, load, parse, with_settings
+from sim.profile import ANCHOR_RULES, CODECS, load, parse, with_settings
 from sim.settable import SETTABLE
 
 BOARD = load("spark-27b")
@@ -102,6 +104,18 @@ def test_settings_change_what_they_name() -> None:
         ({"disk_admit_after": "0"}, "disk_admit_after must be at least 1"),
         ({"disk_tokens_min": "0"}, "disk_tokens_min must be at least 1"),
         ({"disk_branches": "-1"}, "disk_branches must not be negative"),
+        ({"spill_bytes": "-1"}, "spill_bytes must not be negative"),
+        ({"spill_ttl_hours": "0"}, "spill_ttl_hours must be positive"),
+        ({"spill_tokens_min": "0"}, "spill_tokens_min must be at least 1"),
+        ({"spill_park_tokens_min": "0"}, "spill_park_tokens_min must be at least 1"),
+        ({"spill_idle_s": "-1"}, "spill_idle_s must not be negative"),
+        ({"spill_codec": "zip"}, "spill_codec must be one of planes, raw"),
+        ({"spill_ratio": "0"}, "spill_ratio must be positive"),
+        ({"spill_ratio": "1.1"}, "spill_ratio must be at most 1"),
+        ({"pack_bytes_s": "0"}, "pack_bytes_s must be positive"),
+        ({"unpack_bytes_s": "nan"}, "unpack_bytes_s must be positive"),
+        ({"write_budget_bytes": "-1"}, "write_budget_bytes must not be negative"),
+        ({"spill": "maybe"}, "setting spill='maybe' is not on or off"),
         ({"drive_read_bytes_s": "0"}, "drive_read_bytes_s must be positive"),
         ({"drive_read_bytes_s": "inf"}, "drive_read_bytes_s must be at most"),
         ({"drive_write_bytes_s": "nan"}, "drive_write_bytes_s must be positive"),
@@ -133,6 +147,8 @@ def test_the_memory_is_the_seeds() -> None:
 
 def test_the_drive_is_the_seeds() -> None:
     """30 chunks and an anchor at the read rate: 0.47 s, as measured there."""
+    assert BOARD.spill and BOARD.spill_bytes == 64 * 10**9 and BOARD.spill_ttl_hours == 48
+    assert set(CODECS) == set(get_args(Mode)) and BOARD.write_budget_bytes == 200 * 10**9
     assert BOARD.disk and BOARD.disk_bytes == 16 * 10**9 and BOARD.disk_ttl_days == 7
     assert BOARD.disk_min_free_bytes == 50 * 10**9 and BOARD.drive_bytes == 10**12
     head = 30_720 * BOARD.row_bytes + BOARD.anchor_bytes
