@@ -290,7 +290,7 @@ def test_a_board_says_how_conversations_are_kept() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pack", "unpack", "copy"])
-def test_canary_workers_take_what_the_boards_rows_would(kind: str) -> None:
+def test_workers_take_what_the_boards_rows_would(kind: str) -> None:
     engine, clock = models.build("witness", BOARD, 0), VirtualClock()
     workers = workers_of(BOARD, clock, engine)
     real = sum(view.rows(0, 1_000).nbytes for view in engine.cache_state().views)
