@@ -41,6 +41,7 @@ MODULES = {
     "pacing": "experiments.pacing",
     "budget-sweep": "experiments.budget_sweep",
     "fourteen-days": "experiments.fourteen_days",
+    "three-at-night": "experiments.three_at_night",
     "codec": "experiments.codec",
 }
 
