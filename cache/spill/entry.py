@@ -8,7 +8,7 @@ from typing import Literal
 
 from cache.account import Account
 from cache.spill.sums import Sums
-from cache.types import Gate, Ids
+from cache.types import Gate, Ids, common_prefix
 
 Kind = Literal["grid", "checkpoint", "end"]
 
@@ -91,6 +91,17 @@ class Entry:
     def names(self) -> set[str]:
         """Its files but the manifest."""
         return {piece.name for piece in self.pieces}
+
+    def goes_on(self, ids: Ids) -> int:
+        """Tokens that it shares with a conversation which it is the past of; 0 when it is none's:
+        with no more than half of it in common the two only begin alike."""
+        if self.account is not None:
+            shared, own = common_prefix(self.account.ids, ids), self.account.valid
+        else:
+            pieces = [(loose.ids, loose.block) for loose in self.loose.values()]
+            shared = sum(common_prefix(ids[b.start : b.stop], its) for its, b in pieces)
+            own = sum(len(its) for its, _ in pieces)
+        return shared if 2 * shared > own else 0
 
     def up_to(self, line: int, base: int = 0) -> list[Block]:
         """The blocks with rows in [base, line)."""

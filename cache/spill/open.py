@@ -33,7 +33,7 @@ class _Found:
     unread: set[int] = field(default_factory=set)
     """Entries whose manifest the drive would not read just now: their files stay."""
     newer: dict[int, int] = field(default_factory=dict)
-    """Keys of entries that go because their session has another one, and that one's."""
+    """Keys of entries that go because their conversation has a newer one, and that one's."""
 
 
 def open_spill(
@@ -153,16 +153,22 @@ def _enter(
 
 
 def _newest(entries: Sequence[Entry], found: _Found) -> list[Entry]:
-    """One entry a session. There are two where one could not be read for a while, and the session
-    was saved meanwhile: the older goes."""
-    newest = dict[str | int, Entry]()
-    for entry in sorted(entries, key=lambda entry: (entry.used_s, entry.key)):
-        key = entry.key if entry.session is None else entry.session
-        if (older := newest.get(key)) is not None:
-            found.useless[f"{older.key:016x}.{MANIFEST}"] = "its session has a newer one"
-            found.newer[older.key] = entry.key
-        newest[key] = entry
-    return sorted(newest.values(), key=lambda entry: entry.key)
+    """One entry a conversation. There are two where one could not be read for a while, and the
+    conversation was saved meanwhile: the older goes."""
+    newest = list[Entry]()
+    for entry in sorted(entries, key=lambda entry: (entry.used_s, entry.key), reverse=True):
+        after = [n for n in newest if n.session == entry.session and _is_past(entry, n)]
+        if after:
+            found.useless[f"{entry.key:016x}.{MANIFEST}"] = "its conversation has a newer one"
+            found.newer[entry.key] = after[0].key
+        else:
+            newest.append(entry)
+    return sorted(newest, key=lambda entry: entry.key)
+
+
+def _is_past(entry: Entry, newer: Entry) -> bool:
+    assert newer.account is not None
+    return entry.goes_on(newer.account.ids) > 0
 
 
 def _lacks(files: Files, entry: Entry, found: _Found) -> str:

@@ -14,7 +14,6 @@ from cache.spill.manifest import described, image_of
 from cache.spill.names import LAST, manifest_name
 from cache.spill.saver import Saved
 from cache.spill.shapes import Shapes
-from cache.types import common_prefix
 
 _State = tuple[Account | None, tuple[Block, ...], tuple[Copy, ...], dict[int, Loose]]
 
@@ -63,27 +62,13 @@ class Shelf:
         self._entries.append(entry)
 
     def like(self, account: Account) -> Entry | None:
-        """The entry of this conversation: the session's, or without one the rows' own past.
+        """The entry that goes on in this conversation; it is replaced, and shares what it can.
 
-        A session has one conversation; its older one is replaced, and shares what it can.
+        A session may have several: an agent's helpers speak under its name.
         """
         mine = [entry for entry in self._entries if entry.session == account.session]
-        if account.session is not None:
-            return mine[0] if mine else None
-        best: Entry | None = None
-        for entry in mine:
-            if entry.account is None:
-                shared, own = 0, 1
-                for loose in entry.loose.values():
-                    ids = account.ids[loose.block.start : loose.block.stop]
-                    shared += common_prefix(ids, loose.ids)
-                own = max(1, sum(len(loose.ids) for loose in entry.loose.values()))
-            else:
-                shared, own = common_prefix(entry.account.ids, account.ids), entry.account.valid
-            # More than half of it goes on in the new one: else they only begin alike.
-            if 2 * shared > own:
-                best = entry
-        return best
+        found = [(shared, entry) for entry in mine if (shared := entry.goes_on(account.ids))]
+        return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def of(self, account: Account, now_s: float) -> Entry:
         """The entry that a save of this conversation goes to, a new one if there is none."""

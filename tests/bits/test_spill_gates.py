@@ -236,6 +236,20 @@ def test_rows_that_changed_take_the_end_with_them() -> None:
     assert [copy.kind for copy in entry.copies if copy.kind == "end"] == []
 
 
+def test_two_conversations_of_one_session_do_not_write_each_other_anew() -> None:
+    """An agent and its helper under one name, in turn: only the head is common."""
+    home = Home("witness", anchors_kept=0)
+    head = tokens(2 * GRID, 7)
+    talks = {"agent": head, "helper": head}
+    for number in range(6):
+        who = ("agent", "helper")[number % 2]
+        row = home.sends(joined(talks[who], tokens(5 * GRID, 50 + number)), session="one")
+        talks[who] = home.answered
+        assert row.source == ("cold", "grid", "spill.end")[min(number, 2)]
+    kept = [int(e.why.split()[2].removeprefix("kept=")) for e in home.of_kind("write")]
+    assert kept[:2] == [0, 0] and all(count >= 7 for count in kept[2:])
+
+
 def test_rows_that_are_in_place_are_not_read() -> None:
     head = tokens(6 * GRID, 7)
     home = Home("witness")

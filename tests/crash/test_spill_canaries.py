@@ -342,7 +342,8 @@ def collisions() -> list[str]:
     """A conversation is edited: as long as it was, with other tokens."""
     rig = SpillRig(SimFiles())
     first = np.arange(14, dtype=np.int32)
-    for ids in (first, first + 100, first):
+    edited = np.concatenate([first[:10], first[10:] + 100])
+    for ids in (first, edited, first):
         rig.reset()
         rig.ask(ids, "a", answer=2)
         shot, outcome = rig.shot(), rig.save()
