@@ -87,6 +87,8 @@ class Account:
     coming: list[Generation] = field(default_factory=list)
     """Answers of which rows are read again, ascending; known again when all their rows are."""
     end: End | None = None
+    left: bool = False
+    """Its session has gone on with another conversation: few come back from that."""
     known: Known | None = None
     """How far the last copy went that was aligned: the next one mostly begins like it."""
 

@@ -193,6 +193,7 @@ class Exchange:
         if account.valid == (left.tokens if left else 0):
             return None  # nothing would be read again for want of it
         other = ask.session is not None and account.session not in (None, ask.session)
+        account.left = ask.session is not None and account.session == ask.session
         return "park" if other or 2 * rows < account.valid else None
 
     def _answers(self, plan: Plan) -> list[Generation]:

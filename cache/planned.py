@@ -55,7 +55,8 @@ def pause(stack: Stack, model: Model, stop: Stop) -> int:
         least = spill.config.park_tokens_min if number else spill.config.tokens_min
         if stop():
             break
-        if source.account.valid >= least and _is_news(spill, source):
+        worth = source.account.valid >= least and not source.account.left
+        if worth and _is_news(spill, source):
             done += spill.writer.save(source, who, stop).ok
     return done
 

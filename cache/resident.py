@@ -106,7 +106,7 @@ class Resident:
     ) -> None:
         """A prompt's prefill begins on these rows; it has the answers `coming` among its tokens."""
         account = self.account
-        account.session = ask.session
+        account.session, account.left = ask.session, False
         if ask.kind in GOES_ON or not account.generations:
             # A side request that goes on from a conversation's answers leaves it what it was.
             account.kind = ask.kind

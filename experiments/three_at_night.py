@@ -28,7 +28,7 @@ ABOUT = "three users on one box for a night: re-read and bytes, each tier on and
 TRACES = ("night",)
 DISK = SPILL = True
 
-USERS, NIGHT_S = 3, 10 * 3_600.0
+USERS, NIGHT_S = 3, 8 * 3_600.0
 GB = 1e9
 
 
