@@ -52,6 +52,8 @@ class SpillWriter:
         self._guard = guard
         self._way = way
         self._busy = False
+        self._left: Account | None = None
+        """The last that was not written because its session had left it: it is told once."""
 
     def leaves(self, source: Source, who: Who) -> bool:
         """Write a conversation that memory is about to lose, if that is worth it; whether all of it
@@ -62,7 +64,9 @@ class SpillWriter:
             return False
         if account.left:
             # On recorded sessions nine in ten of these, half of all bytes, were never read.
-            self._skipped(account, who, "left", 0)
+            if self._left is not account:
+                self._skipped(account, who, "left", 0)
+            self._left = account
             return False
         return self.save(source, who).ok
 
