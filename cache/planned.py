@@ -8,7 +8,7 @@ from cache.spill.saver import Stop
 from cache.spill.tier import Spill
 from cache.spill.writer import Who
 from cache.stack import Stack
-from cache.types import GOES_ON, Line
+from cache.types import GOES_ON, Line, common_prefix
 
 
 def drain(stack: Stack, model: Model) -> int:
@@ -71,8 +71,9 @@ def _conversations(stack: Stack, model: Model) -> list[Source]:
 
 
 def _is_news(spill: Spill, source: Source) -> bool:
-    """Whether the drive has less of it."""
-    entry = spill.shelf.like(source.account)
-    if entry is None or entry.account is None or entry.account.valid != source.account.valid:
+    """Whether the drive has so much less of it that writing it ahead is worth the bytes."""
+    account, entry = source.account, spill.shelf.like(source.account)
+    if entry is None or entry.account is None:
         return True
-    return not bool((entry.account.ids == source.account.ids).all())
+    grown = account.valid - common_prefix(entry.account.ids, account.ids)
+    return grown >= spill.config.idle_tokens_min

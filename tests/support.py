@@ -169,6 +169,7 @@ def spill(
 ) -> Spill:
     """The spill of a directory, for conversations of any length; a refusal fails the test."""
     small = {"tokens_min": 1, "park_tokens_min": 1, "floor_bytes": 0, "min_free_bytes": 0}
+    small["idle_tokens_min"] = 1
     config = SpillConfig(**{**small, "block_rows": of.grid, **settings})
     clock = clock or VirtualClock()
     found = open_spill(

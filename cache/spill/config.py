@@ -34,6 +34,8 @@ class SpillConfig:
     codec: CodecConfig = field(default_factory=CodecConfig)
     idle_s: float = 30.0
     """After such a pause conversations in memory are written ahead; 0 never does."""
+    idle_tokens_min: int = 4_096
+    """... those that have grown by so many rows since: each time costs copies of the sections."""
     read_bytes_s: float = 2e9
     """A prior for the read rate, unpacking with it; restores measure it."""
     rate_memory_s: float = 600.0
@@ -48,7 +50,7 @@ class SpillConfig:
         for name in ("ttl_s", "read_bytes_s", "rate_memory_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive")
-        for name in ("tokens_min", "park_tokens_min", "block_rows"):
+        for name in ("tokens_min", "park_tokens_min", "idle_tokens_min", "block_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
 

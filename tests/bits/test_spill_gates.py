@@ -430,6 +430,16 @@ def test_a_pause_writes_ahead_and_takes_nothing_away() -> None:
     assert home.turn("b").source == "spill.end"
 
 
+def test_a_pause_writes_only_what_has_grown_by_enough() -> None:
+    home = Home("witness", idle_tokens_min=100)
+    home.turn("a", more=300)
+    assert home.rests() == 1
+    home.turn("a", more=60)
+    assert home.rests() == 0
+    home.turn("a", more=60)
+    assert home.rests() == 1
+
+
 # canaries: each fault must turn a gate red
 
 
