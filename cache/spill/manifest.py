@@ -23,6 +23,7 @@ from cache.types import Gate, Generation, Ids, Valued
 
 IDS = "ids"
 _NONE = AnchorConfig(budget_bytes=0, newest_kept=1)
+_REGIONS = ("tools", "system", "prompt")
 _SENSELESS = (KeyError, TypeError, ValueError, AssertionError, OverflowError, AttributeError)
 
 
@@ -72,7 +73,10 @@ def read_manifest(
 
 
 def described(account: Account, copies: Sequence[Copy]) -> Account:
-    """An account of the same rows whose anchors and end are those in files."""
+    """An account of the same rows whose anchors and end are those in files.
+
+    Of a prompt that broke off in its prefill no more is told than the rows that came of it.
+    """
     anchors = [Anchor(c.tokens, c.gate, (), c.kind) for c in copies if c.kind != "end"]
     ends = [End(copy.tokens, ()) for copy in copies if copy.kind == "end"]
     return replace(
@@ -80,6 +84,7 @@ def described(account: Account, copies: Sequence[Copy]) -> Account:
         buffer=account.ids.copy(),
         anchors=Anchors.of(_NONE, anchors),
         end=ends[0] if ends else None,
+        **{name: min(getattr(account, name), account.valid) for name in _REGIONS},
         generations=list(account.generations),
         coming=[],
         known=None,
