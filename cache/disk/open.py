@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from cache.claim import claim
 from cache.counted import CountedFiles
 from cache.disk.config import SESSIONS, DiskConfig
 from cache.disk.index import Chunk, Entry, Index
@@ -16,7 +17,7 @@ from cache.disk.notes import NAME
 from cache.disk.shapes import ANCHOR, ROWS, Shapes
 from cache.disk.tier import DiskTier
 from cache.disk.work import COUNTS
-from cache.format import Bad, Header, read_header, read_record, write_record
+from cache.format import Bad, Header, read_header, read_record
 from cache.ports import Clock, Files, Jobs, Model, Way
 from cache.saving import TMP, code_of, said
 from cache.types import Refusal
@@ -71,7 +72,7 @@ def open_tier(
     if guard is not None and not isinstance(files, CountedFiles):
         files = CountedFiles(files, partial(guard.wrote, "tier"), shapes.weigh)
     try:
-        lock = _claim(files)
+        lock = claim(files, MARKER, LOCK, NAME, "disk tier", lambda name: _counts(files, name))
         if isinstance(lock, Refusal):
             return lock
     except OSError as error:
@@ -97,32 +98,10 @@ def open_tier(
     return tier
 
 
-def _claim(files: Files) -> int | Refusal:
-    """Take the directory, if it is a tier's or an empty one. Raises OSError."""
-    names = [name for name in files.list() if name != LOCK]
-    if MARKER not in names:
-        # A crash may have come between the directory and its marker; what else may be written in
-        # it without a tier is no stranger's.
-        empty = (MARKER + TMP, WRITES, WRITES + TMP)
-        others = [name for name in names if name not in empty and not _is_sessions(files, name)]
-        if others:
-            first = others[0] if others[0].isprintable() else ascii(others[0])
-            why = f"holds {first}, which is no disk tier's: give it a folder of its own"
-            return Refusal("", why)
-    marker = read_record(files, MARKER, MARKER) if MARKER in names else Bad("there is none")
-    if isinstance(marker, Bad) and (marker.foreign or marker.future):
-        return Refusal(MARKER, f"is no disk tier's marker: {marker.why}")
-    try:
-        lock = files.lock(LOCK)
-    except OSError as error:
-        return Refusal(LOCK, f"cannot be locked: {said(error)}")
-    if lock is None:
-        return Refusal(LOCK, "another process uses this directory")
-    lacks = isinstance(marker, Bad) and not marker.error
-    if lacks and (why := write_record(files, MARKER, MARKER, {"tier": NAME})):
-        files.close(lock)
-        return Refusal(MARKER, f"cannot be written: {why}")
-    return lock
+def _counts(files: Files, name: str) -> bool:
+    """Whether a name makes a directory not empty: what may be written in it without a tier does
+    not."""
+    return name not in (WRITES, WRITES + TMP) and not _is_sessions(files, name)
 
 
 def _is_sessions(files: Files, name: str) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from cache.claim import claim
 from cache.disk.notes import Notes
 from cache.disk.open import Identity
-from cache.format import Bad, read_header, read_record, write_record
+from cache.format import Bad, read_header, read_record
 from cache.ports import Clock, Files, Model, Way, Workers
 from cache.saving import TMP, code_of, said
 from cache.spill.config import SpillConfig
@@ -53,7 +54,7 @@ def open_spill(
     delete, the spill goes on without those files; it never raises.
     """
     try:
-        lock = _claim(files)
+        lock = claim(files, MARKER, LOCK, NAME, "spill")
         if isinstance(lock, Refusal):
             return lock
     except OSError as error:
@@ -79,32 +80,6 @@ def open_spill(
     spill.absorb()
     shelf.evict_to(config.budget_bytes, None)
     return spill
-
-
-def _claim(files: Files) -> int | Refusal:
-    """Take the directory, if it is a spill's or an empty one. Raises OSError."""
-    names = [name for name in files.list() if name != LOCK]
-    if MARKER not in names:
-        # A crash may have come between the directory and its marker.
-        others = [name for name in names if name != MARKER + TMP]
-        if others:
-            first = others[0] if others[0].isprintable() else ascii(others[0])
-            why = f"holds {first}, which is no spill's: give it a folder of its own"
-            return Refusal("", why)
-    marker = read_record(files, MARKER, MARKER) if MARKER in names else Bad("there is none")
-    if isinstance(marker, Bad) and (marker.foreign or marker.future):
-        return Refusal(MARKER, f"is no spill's marker: {marker.why}")
-    try:
-        lock = files.lock(LOCK)
-    except OSError as error:
-        return Refusal(LOCK, f"cannot be locked: {said(error)}")
-    if lock is None:
-        return Refusal(LOCK, "another process uses this directory")
-    lacks = isinstance(marker, Bad) and not marker.error
-    if lacks and (why := write_record(files, MARKER, MARKER, {"tier": NAME})):
-        files.close(lock)
-        return Refusal(MARKER, f"cannot be written: {why}")
-    return lock
 
 
 def _look(files: Files, names: Sequence[str], accepted: Collection[str], shapes: Shapes) -> _Found:
