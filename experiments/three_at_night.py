@@ -67,7 +67,8 @@ def run(board: Profile, names: Sequence[str], skip_bad: bool = False) -> list[Fi
     for name, one in boards(board).items():
         seen = night(one, traces)
         per_new = seen["reread_tokens"] / max(1, seen["new_tokens"])
-        checked = f"{seen['verified']['checked']:,} of {seen['requests']:,} requests verified"
+        served = f"{seen['verified']['checked']:,} requests verified"
+        checked = f"{served}, {seen['over_window']:,} over the window"
         figures += [
             Figure(f"{name}.reread_per_new", None, per_new, "tokens a new token", checked),
             Figure(f"{name}.reread_tokens", None, seen["reread_tokens"], "tokens"),
