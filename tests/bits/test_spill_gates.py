@@ -246,6 +246,9 @@ def test_two_conversations_of_one_session_do_not_write_each_other_anew() -> None
         row = home.sends(joined(talks[who], tokens(5 * GRID, 50 + number)), session="one")
         talks[who] = home.answered
         assert row.source == ("cold", "grid", "spill.end")[min(number, 2)]
+        # Whom its session leaves is not written for want of room, in a pause each is.
+        assert home.rests() == 1
+        home.looks()
     kept = [int(e.why.split()[2].removeprefix("kept=")) for e in home.of_kind("write")]
     assert kept[:2] == [0, 0] and all(count >= 7 for count in kept[2:])
 
