@@ -133,6 +133,11 @@ class Shelf:
     def _state(entry: Entry) -> _State:
         return entry.account, entry.blocks, entry.copies, entry.loose
 
+    def let_go(self, names: set[str]) -> None:
+        """A stopped save wrote these, and a later one other rows in their place."""
+        if names:
+            self._remove(names)
+
     def settle(self, entry: Entry, saved: Saved | None = None) -> None:
         """A save of it came to nothing: files that it wrote go, and an entry that has no other."""
         names = {loose.block.piece.name for loose in entry.loose.values()}

@@ -104,7 +104,9 @@ class SpillWriter:
             shelf.settle(entry)
             return self._skipped(account, who, "budget", 0)
         before, begun_s = dict(self.spent.seconds), self._clock.mono_s()
+        had = entry.names
         saved = self._saver.save(entry, source, self.config, stop)
+        shelf.let_go(had - entry.names)
         with self.spent.on("manifest"):
             why = saved.why or shelf.publish(entry, account, saved, self._clock.wall_s())
         if why == "yielded":
