@@ -10,7 +10,7 @@ import pytest
 from homes import Home
 from support import GRID, forced, joined, tokens
 
-from cache.source import in_place
+from cache.source import in_place, parked
 from cache.spill.entry import Entry
 from cache.spill.manifest import read_manifest
 from cache.spill.names import manifest_name
@@ -103,3 +103,110 @@ def test_rows_that_changed_take_their_anchors_with_them() -> None:
     assert saved_up_to(home, 99) == ""
     kept = [copy.tokens for copy in entry.copies if copy.kind == "grid"]
     assert kept[-1] == 4 * GRID
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_a_conversation_of_just_the_least_is_written(less: int) -> None:
+    home = Home("witness", tokens_min=5 * GRID + 9)
+    home.turn("a", more=5 * GRID - less)
+    home.turn("b", more=GRID)
+    assert [event.session for event in home.of_kind("write")] == ([] if less else ["a"])
+
+
+def test_room_that_a_save_makes_is_not_made_by_another_save() -> None:
+    home = Home("witness", rooms={"park_rows": 900})
+    home.turn("a", more=5 * GRID)
+    home.turn("b", more=5 * GRID)
+    told: list[str] = []
+
+    def gives_up(name: str, nbytes: int) -> bool:
+        entry = home.on.stack.park.entries[0]
+        told.append(home.spill.writer.save(parked(entry, home.of), "park").why)
+        return True
+
+    home.spill.buffers.grow = gives_up
+    assert saved_up_to(home, 99) == "" and set(told) == {"busy"}
+    assert [entry.session for entry in home.spill.shelf.whole()] == ["b"]
+
+
+def test_what_has_no_line_is_not_written() -> None:
+    home = Home("witness")
+    home.turn("a", more=GRID // 2)
+    account = home.on.stack.resident.account
+    account.end = None
+    assert not any(anchor.kind == "grid" for anchor in account.anchors)
+    assert saved_up_to(home, 99) == "no line"
+    assert on_the_drive(home) == set()
+
+
+def test_a_save_that_finds_no_room_leaves_no_entry() -> None:
+    home = Home("witness", budget_bytes=30_000)
+    home.turn("a", more=8 * GRID)
+    assert saved_up_to(home, 99) == "budget"
+    assert home.spill.shelf._entries == [] and on_the_drive(home) == set()
+
+
+def room_for(conversations: float) -> int:
+    """Bytes that so many conversations of five chunks take."""
+    home = Home("witness")
+    home.turn("a", more=5 * GRID)
+    home.stops()
+    return round(conversations * home.spill.shelf.held_bytes())
+
+
+# an entry that is about to be read
+
+
+def test_a_branch_that_is_left_does_not_take_the_place_of_what_is_read() -> None:
+    """Nobody says whose they are: a prompt goes on with the entry, in place is a branch of it."""
+    home = Home("witness")
+    home.sends(tokens(5 * GRID, 1))
+    first = home.answered
+    home.sends(tokens(2 * GRID, 2))
+    home.sends(joined(first[: 3 * GRID + 9], tokens(5 * GRID, 3)))
+    row = home.sends(joined(first, tokens(30, 4)))
+    assert (row.source, row.cached) == ("spill.end", len(first))
+    assert not home.of_kind("fail")
+
+
+def test_what_is_about_to_be_read_makes_no_room_for_what_it_replaces() -> None:
+    """With room for one of them, the entry is read, and goes afterwards."""
+    home = Home("witness", budget_bytes=room_for(1.5))
+    home.turn("a", more=5 * GRID)
+    home.turn("b", more=5 * GRID)
+    assert [entry.session for entry in home.spill.shelf.whole()] == ["a"]
+    assert home.turn("a").source == "spill.end"
+    assert home.spill.shelf.in_use is None
+    assert home.spill.shelf.held_bytes() <= home.spill.config.budget_bytes
+    assert [entry.session for entry in home.spill.shelf.whole()] == ["b"]
+
+
+# planned stops and pauses
+
+
+def test_with_room_for_one_a_planned_stop_keeps_the_one_in_place() -> None:
+    home = Home("witness", rooms={"park_rows": 3_000}, budget_bytes=room_for(1.5))
+    for session in "abc":
+        home.turn(session, more=5 * GRID)
+    assert home.restarts() == home.on.stack.end
+    assert [entry.session for entry in home.spill.shelf.whole()] == ["c"]
+    assert home.turn("c").source == "end"
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_guest_is_gone_before_the_house_is_written(stops: bool) -> None:
+    home = Home("witness", rooms={"guest_tokens": 400, "stash_rows": 1_000})
+    home.turn("long", more=1_200)
+    before = home.state()
+    assert home.turn("guest", more=200).guest
+    if not stops:
+        home.rests()
+        home.crashes()
+        home.starts()
+        assert home.turn("long").source == "spill.end"
+        return
+    home.restarts()
+    after = home.state()
+    assert all(after[name].equal(before[name]) for name in after if name in before)
+    assert any(name.startswith("end") for name in after)
+    assert home.turn("long").source == "end"
