@@ -6,14 +6,19 @@ a test; each was seen red with the comparison beside it turned, or its line left
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from homes import Home
 from support import GRID, forced, joined, tokens
 
+from cache.anchors import Anchors
 from cache.source import in_place, parked
 from cache.spill.entry import Entry
 from cache.spill.manifest import read_manifest
 from cache.spill.names import manifest_name
+from cache.spill.shelf import Shelf
+from cache.types import Gate
 from engine.turn import Chunk, Prompt, turn
 from sim.files import SimFiles
 
@@ -144,6 +149,48 @@ def test_a_save_that_finds_no_room_leaves_no_entry() -> None:
     home.turn("a", more=8 * GRID)
     assert saved_up_to(home, 99) == "budget"
     assert home.spill.shelf._entries == [] and on_the_drive(home) == set()
+
+
+@pytest.mark.parametrize("room", [1.5, 0.9])
+def test_rows_that_pack_worse_than_expected_are_held_to_the_budget(
+    room: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = room_for(room)
+    monkeypatch.setattr(Shelf, "ratio", 0.1)
+    home = Home("witness", budget_bytes=budget)
+    home.turn("a", more=5 * GRID)
+    home.turn("b", more=5 * GRID)
+    # What is written last stays; where it is too large by itself, nothing does, and that is told.
+    assert saved_up_to(home, 99) == ("" if room > 1 else "budget")
+    names = {entry.session for entry in home.spill.shelf.whole()}
+    assert names == ({"b"} if room > 1 else set())
+    assert home.spill.shelf.held_bytes() <= budget
+
+
+def test_a_copy_that_is_held_to_another_gate_is_told_anew() -> None:
+    home = Home("witness")
+    home.turn("a", more=5 * GRID)
+    assert saved_up_to(home, 99) == ""
+    account = home.on.stack.resident.account
+    every = [dataclasses.replace(anchor, gate=Gate.GREEDY) for anchor in account.anchors]
+    account.anchors = Anchors.of(account.anchors.config, every)
+    account.taint = 0
+    assert saved_up_to(home, 99) == ""
+    (entry,) = home.spill.shelf.whole()
+    assert {copy.gate for copy in entry.copies} == {Gate.GREEDY}
+
+
+def test_what_is_known_anew_of_rows_that_are_there_is_told() -> None:
+    home = Home("witness")
+    home.turn("a", more=5 * GRID)
+    assert saved_up_to(home, 99) == ""
+    home.on.stack.resident.account.system = 2 * GRID
+    assert saved_up_to(home, 99) == ""
+    assert home.spill.notes.events()[-1].why.startswith("idle written=0 ")
+    home.crashes()
+    home.starts()
+    (entry,) = home.spill.shelf.whole()
+    assert entry.account is not None and entry.account.system == 2 * GRID
 
 
 def room_for(conversations: float) -> int:
