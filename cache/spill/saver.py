@@ -89,6 +89,14 @@ class Saver:
             }
         return saved
 
+    def refused(self, config: SpillConfig) -> str:
+        """Why nothing can be written now: asked before a row is summed."""
+        try:
+            free = self._files.free_bytes()
+        except OSError as error:
+            return code_of(error)
+        return "floor" if free <= config.free_bytes else ""
+
     def _blocks(
         self, line: Pipeline, entry: Entry, source: Source, saved: Saved, stop: Stop
     ) -> str:

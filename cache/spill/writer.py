@@ -96,6 +96,8 @@ class SpillWriter:
 
     def _save(self, source: Source, who: Who, stop: Stop) -> Outcome:
         account, shelf, budget_bytes = source.account, self._shelf, self.config.budget_bytes
+        if why := self._saver.refused(self.config):
+            return self._skipped(account, who, why, 0)
         if not self._buffers.ready():
             return self._skipped(account, who, "memory", 0)
         entry = shelf.of(account, self._clock.wall_s())

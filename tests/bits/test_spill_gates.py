@@ -433,6 +433,15 @@ def test_a_pause_writes_ahead_and_takes_nothing_away() -> None:
     assert home.turn("b").source == "spill.end"
 
 
+def test_a_drive_at_its_floor_costs_a_request_nothing() -> None:
+    home = Home("witness", min_free_bytes=1 << 60)
+    home.turn("a", more=300)
+    home.turn("b", more=100)
+    assert [event.why for event in home.of_kind("skip")] == ["evict: floor"]
+    spent = home.spill.stats()["write_s"]
+    assert home.spill.held_bytes() == 0 and not any(spent.values()), "no buffer was made"
+
+
 def test_a_pause_writes_only_what_has_grown_by_enough() -> None:
     home = Home("witness", idle_tokens_min=100)
     home.turn("a", more=300)
