@@ -50,9 +50,10 @@ def pause(stack: Stack, model: Model, stop: Stop) -> int:
         return 0
     stack.leave()
     done = 0
-    for number, source in enumerate(_conversations(stack, model)):
+    for source in _conversations(stack, model):
         who: Who = "idle"
-        least = spill.config.park_tokens_min if number else spill.config.tokens_min
+        here = source.account is stack.resident.account
+        least = spill.config.tokens_min if here else spill.config.park_tokens_min
         if stop():
             break
         worth = source.account.valid >= least and not source.account.left

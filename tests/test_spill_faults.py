@@ -7,12 +7,15 @@ a test; each was seen red with the comparison beside it turned, or its line left
 from __future__ import annotations
 
 import dataclasses
+import errno
 
 import pytest
 from homes import Home
-from support import GRID, forced, joined, tokens
+from support import GRID, box, engine, forced, joined, serve, spill, tokens, verifier
 
 from cache.anchors import Anchors
+from cache.exchange import COMPACTION
+from cache.planned import pause, read_back
 from cache.source import in_place, parked
 from cache.spill.entry import Entry
 from cache.spill.manifest import read_manifest
@@ -20,6 +23,7 @@ from cache.spill.names import manifest_name
 from cache.spill.shelf import Shelf
 from cache.types import Gate
 from engine.turn import Chunk, Prompt, turn
+from sim.clock import VirtualClock
 from sim.files import SimFiles
 
 # a client that leaves in the prefill
@@ -257,3 +261,231 @@ def test_a_guest_is_gone_before_the_house_is_written(stops: bool) -> None:
     assert all(after[name].equal(before[name]) for name in after if name in before)
     assert any(name.startswith("end") for name in after)
     assert home.turn("long").source == "end"
+
+
+@pytest.mark.parametrize("kind", ["turn", "title"])
+def test_a_pause_asks_less_of_the_pools_than_of_the_one_in_place(kind: str) -> None:
+    """Also when what is in place is a side request's, which nobody comes back to."""
+    home = Home("witness", rooms={"park_rows": 3_000}, tokens_min=10_000)
+    for session in "ab":
+        home.turn(session, more=5 * GRID)
+    home.sends(tokens(7 * GRID, 3), session="c", kind=kind)
+    assert home.on.stack.resident.account.kind == kind
+    assert home.rests() == 2
+    assert {entry.session for entry in home.spill.shelf.whole()} == {"a", "b"}
+
+
+def test_a_pause_begins_with_those_used_last() -> None:
+    home = Home("witness", rooms={"park_rows": 3_000})
+    for session in "abc":
+        home.turn(session, more=5 * GRID)
+
+    def enough() -> bool:
+        return len(home.spill.shelf.whole()) == 2
+
+    assert pause(home.on.stack, home.of, enough) == 2
+    assert {entry.session for entry in home.spill.shelf.whole()} == {"b", "c"}
+
+
+def test_a_start_with_a_smaller_window_reads_nothing_that_does_not_fit() -> None:
+    home = Home("witness", anchors_kept=9, block_rows=4 * GRID)
+    home.turn("a", more=8 * GRID)
+    home.stops()
+    of = engine("witness", window=3 * GRID)
+    small = spill(home.files, of, block_rows=4 * GRID, anchors_kept=9)
+    on = box(of, spill=small)
+    assert len(small.shelf.whole()) == 1
+    assert read_back(on.stack, of) is None
+    row, verdict = serve(on, home.said["a"][: 2 * GRID + 9], tokens(9), check=verifier(of))
+    assert verdict is not None and verdict.ok
+    assert row.source in ("cold", "spill.grid"), row.source
+
+
+def test_what_is_held_is_what_lies_there() -> None:
+    home = Home("witness")
+    home.turn("a", more=5 * GRID)
+    home.turn("b", more=5 * GRID)
+    home.stops()
+    ours = [name for name in home.files.list() if name[0] in "0123456789abcdef"]
+    assert home.spill.shelf.held_bytes() == sum(home.files.size(name) for name in ours)
+
+
+def test_heads_alone_are_no_conversations() -> None:
+    """What a compaction leaves in the pool is nothing that anybody goes on with."""
+    home = Home("witness", rooms={"park_rows": 3_000, "pin_rows": 1_000})
+    home.turn("a", more=8 * GRID)
+    head = home.said["a"][: 4 * GRID]
+    home.sends(joined(head, tokens(2 * GRID, 8)), session="a", kind=COMPACTION)
+    home.sends(tokens(6 * GRID, 9), session="b")
+    assert {entry.kind for entry in home.on.stack.park.entries} >= {"pin"}
+    pinned = [e.account.valid for e in home.on.stack.park.entries if e.kind == "pin"]
+    home.stops()
+    assert not {e.account.valid for e in home.spill.shelf.whole() if e.account} & set(pinned)
+
+
+# room, and who goes
+
+
+def test_what_an_entry_has_already_needs_no_more_room() -> None:
+    home = Home("witness", budget_bytes=room_for(2.6))
+    home.turn("a", more=5 * GRID)
+    home.turn("b", more=5 * GRID)
+    assert saved_up_to(home, 99) == ""
+    home.turn("b", more=10)
+    assert saved_up_to(home, 99) == ""
+    assert {entry.session for entry in home.spill.shelf.whole()} == {"a", "b"}
+
+
+def test_room_is_made_before_anything_is_written() -> None:
+    home = Home("witness", budget_bytes=room_for(1.5))
+    home.turn("a", more=5 * GRID)
+    home.turn("b", more=5 * GRID)
+    there = [{entry.session for entry in home.spill.shelf.whole()}]
+
+    def looks() -> bool:
+        there.append({entry.session for entry in home.spill.shelf.whole()})
+        return False
+
+    source = in_place(home.on.stack.resident.account, home.of)
+    assert home.spill.writer.save(source, "idle", looks).ok
+    assert there[0] == {"a"} and there[1] == set()
+
+
+def test_the_one_used_longest_ago_goes_first_and_age_is_counted_from_now() -> None:
+    clock = VirtualClock()
+    home = Home("witness", ports={"clock": clock}, budget_bytes=room_for(2.5), ttl_s=3_600.0)
+    for session in "abc":
+        clock.advance_to(clock.mono_s() + 10)
+        home.turn(session, more=5 * GRID)
+        assert saved_up_to(home, 99) == ""
+    shelf = home.spill.shelf
+    assert {entry.session for entry in shelf.whole()} == {"b", "c"}
+    # A clock that was ahead makes nobody older, and nobody younger than now.
+    for entry in shelf.whole():
+        entry.used_s += 10**6
+    home.spill.absorb()
+    clock.advance_to(clock.mono_s() + 3_590)
+    home.spill.absorb()
+    assert len(shelf.whole()) == 2
+    clock.advance_to(clock.mono_s() + 20)
+    home.spill.absorb()
+    assert shelf.whole() == []
+
+
+def test_who_was_read_was_used() -> None:
+    clock = VirtualClock()
+    home = Home("witness", ports={"clock": clock}, budget_bytes=room_for(2.5))
+    for session in "abac":
+        clock.advance_to(clock.mono_s() + 10)
+        home.turn(session, more=5 * GRID if session not in home.said else 10)
+    # In place is c; a was read after b was written, and was not written since.
+    home.turn("d", more=5 * GRID)
+    (gone,) = home.of_kind("evict")
+    assert gone.session == "b"
+
+
+def test_a_smaller_budget_holds_at_once() -> None:
+    home = Home("witness")
+    for session in "abc":
+        home.turn(session, more=5 * GRID)
+    assert len(home.spill.shelf.whole()) == 2
+    home.spill.configure(dataclasses.replace(home.spill.config, budget_bytes=room_for(1.5)))
+    assert len(home.spill.shelf.whole()) == 1
+
+
+def test_without_memory_for_all_copies_the_line_itself_comes() -> None:
+    home = Home("witness")
+    home.turn("a", more=8 * GRID)
+    home.turn("b", more=5 * GRID)
+    one = home.of.cost().anchor_bytes
+    assert home.spill.buffers.ready()
+    home.spill.buffers.grow = lambda name, nbytes: nbytes <= 2 * one
+    row = home.sends(home.said["a"], session="a")
+    assert (row.source, row.cached) == ("spill.grid", 8 * GRID) or row.source == "spill.end"
+
+
+def test_a_drive_that_cannot_just_now_costs_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home("witness")
+    home.turn("a", more=8 * GRID)
+    home.turn("b", more=5 * GRID)
+
+    def busy(name: str) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home.files, "open", busy)
+        assert home.sends(home.said["a"], session="a").source == "cold"
+    assert home.of_kind("fail") and not home.of_kind("damage")
+    assert "a" in {entry.session for entry in home.spill.shelf.whole()}
+
+
+def test_what_would_not_go_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home("witness")
+    home.turn("a", more=5 * GRID)
+    assert saved_up_to(home, 99) == ""
+    unlink = home.files.unlink
+
+    def stuck(name: str) -> None:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(home.files, "unlink", stuck)
+    home.spill.clear()
+    assert on_the_drive(home)
+    monkeypatch.setattr(home.files, "unlink", unlink)
+    home.spill.absorb()
+    assert on_the_drive(home) == set()
+
+
+# what a conversation that comes leaves of the one before, and of others
+
+
+def test_no_anchor_of_the_rows_before_stays_above_what_both_have() -> None:
+    home = Home("witness")
+    home.turn("a", more=8 * GRID)
+    before = home.state()
+    home.turn("b", more=8 * GRID)
+    home.sends(home.said["a"], session="a")
+    assert home.on.stack.source == "spill."
+    after = {name: at for name, at in home.state().items() if name.startswith("anchor")}
+    assert after and all(at.equal(before[name]) for name, at in after.items() if name in before)
+
+
+def test_rows_that_others_left_in_place_are_copied_before_a_longer_entry_comes() -> None:
+    """A block of an entry may reach further than the prompt that wants it."""
+    home = Home("witness", rooms={"park_rows": 3_000}, block_rows=8 * GRID, anchors_kept=9)
+    home.turn("a", more=7 * GRID)
+    assert saved_up_to(home, 99) == ""
+    home.crashes()
+    home.starts()
+    park = home.on.stack.park
+    park._config = dataclasses.replace(park._config, margin_rows=16)
+    home.turn("long", more=20 * GRID)
+    before = home.state()
+    home.sends(tokens(20, 5), session="short")
+    (entry,) = park.entries
+    assert entry.high < 4 * GRID
+    row = home.sends(home.said["a"][: 2 * GRID + 9], session="other")
+    assert row.source == "spill.grid"
+    assert home.turn("long").source == "park.end"
+    after = home.state()
+    rows = {n: t for n, t in before.items() if n.startswith("row.")}
+    views = {f"row.{view.name}": view.axis for view in home.of.cache_state().views}
+    assert all(after[n].narrow(views[n], 0, t.shape[views[n]]).equal(t) for n, t in rows.items())
+
+
+@pytest.mark.parametrize("taint", [None, 3 * GRID + 5])
+@pytest.mark.parametrize("here", [None, GRID + 5])
+@pytest.mark.parametrize("line", [2 * GRID, 5 * GRID])
+def test_an_entry_stands_on_no_rows_but_a_cold_prefills_up_to_its_line(
+    taint: int | None, here: int | None, line: int
+) -> None:
+    home = Home("witness")
+    home.turn("a", more=8 * GRID)
+    assert saved_up_to(home, 99) == ""
+    (entry,) = home.spill.shelf.whole()
+    account = home.on.stack.resident.account
+    assert entry.account is not None
+    entry.account.taint, account.taint = taint, here
+    found = home.spill._offers.beside(entry, account, line)
+    least = min(line, *(row for row in (taint, here, line) if row is not None))
+    assert found.base == least // GRID * GRID and found.shared == account.valid
