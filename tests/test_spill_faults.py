@@ -11,7 +11,7 @@ import errno
 
 import pytest
 from homes import Home
-from support import GRID, box, engine, forced, joined, serve, spill, tokens, verifier
+from support import GRID, box, engine, forced, joined, spill, tokens
 
 from cache.anchors import Anchors
 from cache.exchange import COMPACTION
@@ -287,18 +287,19 @@ def test_a_pause_begins_with_those_used_last() -> None:
     assert {entry.session for entry in home.spill.shelf.whole()} == {"b", "c"}
 
 
-def test_a_start_with_a_smaller_window_reads_nothing_that_does_not_fit() -> None:
-    home = Home("witness", anchors_kept=9, block_rows=4 * GRID)
+@pytest.mark.parametrize("less", [0, 1])
+def test_what_fills_the_window_does_not_come_back(less: int) -> None:
+    """Nothing could be said there any more."""
+    home = Home("witness")
     home.turn("a", more=8 * GRID)
+    line = home.on.stack.end
     home.stops()
-    of = engine("witness", window=3 * GRID)
-    small = spill(home.files, of, block_rows=4 * GRID, anchors_kept=9)
-    on = box(of, spill=small)
+    assert line is not None
+    of = engine("witness", window=line + 1 - less)
+    small = spill(home.files, of)
     assert len(small.shelf.whole()) == 1
-    assert read_back(on.stack, of) is None
-    row, verdict = serve(on, home.said["a"][: 2 * GRID + 9], tokens(9), check=verifier(of))
-    assert verdict is not None and verdict.ok
-    assert row.source in ("cold", "spill.grid"), row.source
+    found = read_back(box(of, spill=small).stack, of)
+    assert (found is None) == bool(less)
 
 
 def test_what_is_held_is_what_lies_there() -> None:
@@ -327,7 +328,7 @@ def test_heads_alone_are_no_conversations() -> None:
 
 
 def test_what_an_entry_has_already_needs_no_more_room() -> None:
-    home = Home("witness", budget_bytes=room_for(2.6))
+    home = Home("witness", budget_bytes=room_for(2.3))
     home.turn("a", more=5 * GRID)
     home.turn("b", more=5 * GRID)
     assert saved_up_to(home, 99) == ""
@@ -368,20 +369,32 @@ def test_the_one_used_longest_ago_goes_first_and_age_is_counted_from_now() -> No
     home.spill.absorb()
     assert len(shelf.whole()) == 2
     clock.advance_to(clock.mono_s() + 20)
-    home.spill.absorb()
+    home.on.stack.leave()
     assert shelf.whole() == []
 
 
 def test_who_was_read_was_used() -> None:
     clock = VirtualClock()
-    home = Home("witness", ports={"clock": clock}, budget_bytes=room_for(2.5))
-    for session in "abac":
+    home = Home("witness", ports={"clock": clock})
+    for session in "abca":
         clock.advance_to(clock.mono_s() + 10)
         home.turn(session, more=5 * GRID if session not in home.said else 10)
-    # In place is c; a was read after b was written, and was not written since.
-    home.turn("d", more=5 * GRID)
-    (gone,) = home.of_kind("evict")
-    assert gone.session == "b"
+    assert len(home.of_kind("hit")) == 1
+    used = {entry.session: entry.used_s for entry in home.spill.shelf.whole()}
+    assert used["a"] == clock.wall_s() > used["b"]
+
+
+def test_a_start_lets_go_of_what_is_too_much_or_too_old() -> None:
+    clock = VirtualClock()
+    home = Home("witness", ports={"clock": clock})
+    for session in "ab":
+        home.turn(session, more=5 * GRID)
+    home.restarts(budget_bytes=room_for(1.5))
+    assert len(home.spill.shelf.whole()) == 1
+    home.crashes()
+    clock.advance_to(clock.mono_s() + 50 * 3_600)
+    home.starts()
+    assert home.spill.shelf.whole() == []
 
 
 def test_a_smaller_budget_holds_at_once() -> None:
