@@ -502,3 +502,22 @@ def test_an_entry_stands_on_no_rows_but_a_cold_prefills_up_to_its_line(
     found = home.spill._offers.beside(entry, account, line)
     least = min(line, *(row for row in (taint, here, line) if row is not None))
     assert found.base == least // GRID * GRID and found.shared == account.valid
+
+
+def test_rows_of_the_same_tokens_and_other_bits_are_read() -> None:
+    """What a verify block wrote comes back, though a prompt's rows of the same tokens lie there."""
+    home = Home("witness")
+    home.turn("a", more=GRID, answer=4 * GRID)
+    home.turn("a", more=2 * GRID)
+    before = home.state()
+    home.turn("b", more=100)
+    home.spill.writer.config = dataclasses.replace(home.spill.config, mode="off")
+    home.sends(home.said["a"][: 4 * GRID], session="c")
+    home.spill.writer.config = dataclasses.replace(home.spill.config, mode="on")
+    changed = home.state()
+    views = {f"row.{view.name}": view.axis for view in home.of.cache_state().views}
+    some = [(n, before[n].narrow(axis, 0, 4 * GRID)) for n, axis in views.items()]
+    assert not all(changed[n].narrow(views[n], 0, 4 * GRID).equal(rows) for n, rows in some)
+    assert home.turn("a").source == "spill.end"
+    after = home.state()
+    assert all(after[n].narrow(views[n], 0, 4 * GRID).equal(rows) for n, rows in some)
