@@ -31,6 +31,14 @@ AdoptFrom = Annotated[
     list[str], typer.Option(help="a folder this tree lay in before", metavar="DIR")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="decides accepted drafts, checks, interleavings")]
+OnDrive = Annotated[
+    Path,
+    typer.Option("--dir", help="on the drive; a folder is made there and removed", readable=False),
+]
+GateModel = Annotated[str, typer.Option(help="of the gate: random or witness")]
+Gib = Annotated[float, typer.Option(help="GiB of rows that are moved each time")]
+Rounds = Annotated[int, typer.Option(help="how often, raw direct I/O beside it")]
+GateSeed = Annotated[int, typer.Option("--seed", help="decides tokens, weights and bytes")]
 
 
 @app.command()
@@ -252,18 +260,13 @@ def trace_show(traces: Traces, skip_bad: SkipBad = False, as_json: AsJson = Fals
 
 @check_app.command("disk")
 def check_disk(
-    directory: Annotated[
-        Path,
-        typer.Option(
-            "--dir", help="on the drive; a folder is made there and removed", readable=False
-        ),
-    ],
-    model: Annotated[str, typer.Option(help="of the gate: random or witness")] = "random",
-    gib: Annotated[float, typer.Option(help="GiB of rows that are moved each time")] = 2.0,
-    rounds: Annotated[int, typer.Option(help="how often, raw direct I/O beside it")] = 5,
+    directory: OnDrive,
+    model: GateModel = "random",
+    gib: Gib = 2.0,
+    rounds: Rounds = 5,
     profile: ProfileName = "spark-27b",
     settings: Set = [],  # noqa: B006
-    seed: Annotated[int, typer.Option("--seed", help="decides tokens, weights and bytes")] = 0,
+    seed: GateSeed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Save heads to a real drive and bring them back: bits, then rates beside raw direct I/O."""
@@ -284,19 +287,14 @@ def check_disk(
 
 @check_app.command("spill")
 def check_spill(
-    directory: Annotated[
-        Path,
-        typer.Option(
-            "--dir", help="on the drive; a folder is made there and removed", readable=False
-        ),
-    ],
-    model: Annotated[str, typer.Option(help="of the gate: random or witness")] = "random",
+    directory: OnDrive,
+    model: GateModel = "random",
     codec: Annotated[str, typer.Option(help="whose rates: raw, planes or both")] = "both",
-    gib: Annotated[float, typer.Option(help="GiB of rows that are moved each time")] = 2.0,
-    rounds: Annotated[int, typer.Option(help="how often, raw direct I/O beside it")] = 5,
+    gib: Gib = 2.0,
+    rounds: Rounds = 5,
     profile: ProfileName = "spark-27b",
     settings: Set = [],  # noqa: B006
-    seed: Annotated[int, typer.Option("--seed", help="decides tokens, weights and bytes")] = 0,
+    seed: GateSeed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Save conversations to a real drive and bring them back: bits, then rates beside raw I/O."""

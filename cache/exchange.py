@@ -60,6 +60,7 @@ class Exchange:
         if plan.guest and self._visits.enter(ask, tools, system, served, plan.best, coming):
             return line
         keep = self._keep(plan)
+        resident.account.left = ask.session is not None and resident.account.session == ask.session
         if plan.in_place.rows < resident.account.valid:
             self.ghosts.add(resident.account.ids)
         line = self._brought(plan, line, keep, coming)
@@ -193,7 +194,6 @@ class Exchange:
         if account.valid == (left.tokens if left else 0):
             return None  # nothing would be read again for want of it
         other = ask.session is not None and account.session not in (None, ask.session)
-        account.left = ask.session is not None and account.session == ask.session
         return "park" if other or 2 * rows < account.valid else None
 
     def _answers(self, plan: Plan) -> list[Generation]:

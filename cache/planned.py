@@ -6,7 +6,6 @@ from cache.ports import Model
 from cache.source import Source, in_place, parked
 from cache.spill.saver import Stop
 from cache.spill.tier import Spill
-from cache.spill.writer import Who
 from cache.stack import Stack
 from cache.types import GOES_ON, Line, common_prefix
 
@@ -51,14 +50,13 @@ def pause(stack: Stack, model: Model, stop: Stop) -> int:
     stack.leave()
     done = 0
     for source in _conversations(stack, model):
-        who: Who = "idle"
         here = source.account is stack.resident.account
         least = spill.config.tokens_min if here else spill.config.park_tokens_min
         if stop():
             break
         worth = source.account.valid >= least and not source.account.left
         if worth and _is_news(spill, source):
-            done += spill.writer.save(source, who, stop).ok
+            done += spill.writer.save(source, "idle", stop).ok
     return done
 
 

@@ -9,7 +9,8 @@ from dataclasses import fields
 
 import pytest
 
-from cache.disk.config import DAY_S, FREE_FLOOR_BYTES, MODES, DiskConfig
+from cache.disk.config import DAY_S, DiskConfig
+from cache.drive_config import FREE_FLOOR_BYTES, MODES
 
 BAD = {
     "mode": ("", "ON", "write"),
@@ -70,5 +71,5 @@ def test_the_free_space_is_never_below_the_floor() -> None:
 
 
 def test_modes_read_and_write() -> None:
-    can = {mode: (DiskConfig(mode).reads, DiskConfig(mode).writes) for mode in MODES}
+    can = {mode: (DiskConfig(mode=mode).reads, DiskConfig(mode=mode).writes) for mode in MODES}
     assert can == {"on": (True, True), "read": (True, False), "off": (False, False)}

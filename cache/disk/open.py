@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +18,7 @@ from cache.disk.tier import DiskTier
 from cache.disk.work import COUNTS
 from cache.format import Bad, Header, read_header, read_record
 from cache.ports import Clock, Files, Jobs, Model, Way
-from cache.saving import TMP, code_of, said
+from cache.saving import TMP, code_of
 from cache.types import Refusal
 from cache.writeguard import WRITES, WriteGuard
 
@@ -71,18 +70,10 @@ def open_tier(
     shapes = Shapes(model, identity.fingerprint)
     if guard is not None and not isinstance(files, CountedFiles):
         files = CountedFiles(files, partial(guard.wrote, "tier"), shapes.weigh)
-    try:
-        lock = claim(files, MARKER, LOCK, NAME, "disk tier", lambda name: _counts(files, name))
-        if isinstance(lock, Refusal):
-            return lock
-    except OSError as error:
-        return Refusal("", f"cannot be used: {said(error)}")
-    try:
-        names = files.list()
-    except OSError as error:
-        with suppress(OSError):
-            files.close(lock)
-        return Refusal("", f"cannot be listed: {said(error)}")
+    claimed = claim(files, MARKER, LOCK, NAME, "disk tier", lambda name: _counts(files, name))
+    if isinstance(claimed, Refusal):
+        return claimed
+    names, lock = claimed.names, claimed.lock
     fingerprints = frozenset({identity.fingerprint, *identity.accepts(files)})
     found = _look(files, names, fingerprints, shapes)
     index = _index(found, shapes)

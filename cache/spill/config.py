@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cache.disk.config import FREE_FLOOR_BYTES, MODES, Mode
+from cache.drive_config import DriveConfig
 from cache.rows import BLOCK_ROWS
 from cache.spill.codec import CodecConfig
 
 
-@dataclass(frozen=True, slots=True)
-class SpillConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpillConfig(DriveConfig):
     """Settings that may change while the spill runs; ValueError in one line that names the setting.
 
-    Figures: the seed's, but for the read rate that is assumed before one was measured.
+    Figures: the seed's, but for the read rate, unpacking with it, before one was measured, and for
+    what a conversation has to grow by.
     """
 
-    mode: Mode = "on"
     budget_bytes: int = 64_000_000_000
     ttl_s: float = 48 * 3_600.0
-    """An entry that nobody used for so long goes."""
-    min_free_bytes: int = FREE_FLOOR_BYTES
-    floor_bytes: int = FREE_FLOOR_BYTES
-    """What `min_free_bytes` is never below, whatever it says."""
     tokens_min: int = 16_384
     """A conversation in place is written from so many rows on, when another one replaces it."""
     park_tokens_min: int = 4_096
@@ -36,35 +32,8 @@ class SpillConfig:
     """After such a pause conversations in memory are written ahead; 0 never does."""
     idle_tokens_min: int = 4_096
     """... those that have grown by so many rows since: each time costs copies of the sections."""
-    read_bytes_s: float = 2e9
-    """A prior for the read rate, unpacking with it; restores measure it."""
-    rate_memory_s: float = 600.0
-    """A measured rate older than this is forgotten, or a slow hour would end all reading."""
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}")
-        for name in ("budget_bytes", "min_free_bytes", "floor_bytes", "anchors_kept", "idle_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative")
-        for name in ("ttl_s", "read_bytes_s", "rate_memory_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive")
-        for name in ("tokens_min", "park_tokens_min", "idle_tokens_min", "block_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-
-    @property
-    def free_bytes(self) -> int:
-        """What a write must leave free."""
-        return max(self.min_free_bytes, self.floor_bytes)
-
-    @property
-    def reads(self) -> bool:
-        """Whether entries are offered."""
-        return self.mode != "off"
-
-    @property
-    def writes(self) -> bool:
-        """Whether anything is written."""
-        return self.mode == "on"
+        DriveConfig.__post_init__(self)  # With slots a class is made anew: super() finds the old.
+        self.not_negative("anchors_kept", "idle_s")
+        self.at_least_one("tokens_min", "park_tokens_min", "idle_tokens_min", "block_rows")

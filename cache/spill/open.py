@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cache.claim import claim
@@ -53,18 +52,10 @@ def open_spill(
     what something else computed. Nothing that is not ours is touched. Where the drive refuses to
     delete, the spill goes on without those files; it never raises.
     """
-    try:
-        lock = claim(files, MARKER, LOCK, NAME, "spill")
-        if isinstance(lock, Refusal):
-            return lock
-    except OSError as error:
-        return Refusal("", f"cannot be used: {said(error)}")
-    try:
-        names = files.list()
-    except OSError as error:
-        with suppress(OSError):
-            files.close(lock)
-        return Refusal("", f"cannot be listed: {said(error)}")
+    claimed = claim(files, MARKER, LOCK, NAME, "spill")
+    if isinstance(claimed, Refusal):
+        return claimed
+    names, lock = claimed.names, claimed.lock
     accepted = frozenset({identity.fingerprint, *identity.accepts(files)})
     shapes = Shapes(model, identity.fingerprint, config.block_rows)
     found = _look(files, names, accepted, shapes)

@@ -16,7 +16,7 @@ from cache.disk.staging import Staging
 from cache.format import Bad, Header, Layout, unsealed
 from cache.loading import Loading
 from cache.ports import Files, Model, Workers
-from cache.spill.codec import CodecConfig, Unpacking, unpack
+from cache.spill.codec import Unpacking, unpack
 from cache.spill.entry import Block, Copy, Entry, Piece
 from cache.spill.names import BLOCK, COPY
 from cache.spill.planes import carve, join
@@ -28,8 +28,6 @@ from cache.spill.sums import sums_of
 class Read:
     """How a reading ended."""
 
-    reached: int
-    """Rows that are in place and right."""
     copies: dict[Copy, Tensors] = field(default_factory=dict)
     """On the engine's device."""
     nbytes: int = 0
@@ -88,14 +86,13 @@ class Reader:
         line: int,
         shared: int,
         model: Model,
-        codec: CodecConfig,
     ) -> Read:
         """The copies, and blocks of rows [base, line) into the model's views.
 
         Blocks reach up to the end of the one that `line` lies in. The first `shared` rows in place
         have the entry's tokens: what of them is the same is not read.
         """
-        read = Read(reached=base)
+        read = Read()
         slots = [slot for _ in range(2) if (slot := self._images.take()) is not None]
         planes = [slot for _ in range(2) if (slot := self._raw.take()) is not None]
         try:
@@ -107,8 +104,6 @@ class Reader:
                 *self._lacking(entry, base, line, shared, model, read),
             ]
             self._stream(targets, entry, model, slots, planes, read)
-            if not read.why:
-                read.reached = line
             return read
         finally:
             for slot in slots:
@@ -202,7 +197,6 @@ class Reader:
             return why
         read.nbytes += block.piece.weight
         read.blocks_read += 1
-        read.reached = block.stop
         return ""
 
     def _copied(self, copy: Copy, entry: Entry, image: memoryview, model: Model, read: Read) -> str:

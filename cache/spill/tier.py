@@ -111,9 +111,7 @@ class Spill:
             note("fail", entry.session, top, 0, "memory")
             return False
         begun_s = self._clock.mono_s()
-        read = self._reader.read(
-            *(entry, copies, spilled.base, top, spilled.shared, model), self.config.codec
-        )
+        read = self._reader.read(entry, copies, spilled.base, top, spilled.shared, model)
         seconds = self._clock.mono_s() - begun_s
         self.notes.counters["read_bytes"] += read.nbytes
         if read.why:

@@ -22,7 +22,7 @@ from spill_scenarios import CODECS, saved, unowed
 from states import Tally
 from test_errors import READS, Short, Traced, faults
 
-from cache.disk.config import Mode
+from cache.drive_config import Mode
 from cache.spill.codec import CodecConfig
 from sim.faults import Fault
 from sim.files import SimFiles
