@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Look at traces.")
@@ -202,7 +202,7 @@ def record(
     port: Annotated[int, typer.Option(help="port to listen on")] = 8001,
 ) -> None:
     """Stand in front of a server, pass everything through, and write down what was said."""
-    from replay.record import record as run_record
+    from serve.record import record as run_record
 
     run_record(upstream, out, host=host, port=port)
 

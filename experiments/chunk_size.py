@@ -19,9 +19,9 @@ from rich.console import Console
 
 from cache.types import Ids
 from engine.adapter import Engine
+from engine.bad import BadInput
 from experiments.figure import Figure
 from experiments.traffic import refuse_failures
-from replay.bad import BadInput
 from replay.commands import replayed, traces_of
 from replay.driver import Options
 from replay.models import build

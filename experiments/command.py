@@ -13,11 +13,11 @@ from matplotlib.figure import Figure as Plot
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from engine.bad import BadInput
 from experiments.figure import Curve, Figure
 from experiments.registry import MODULES, Experiment, find
 from experiments.results import Rows, curve_name, data_of, write_data
 from experiments.traffic import GateFailed
-from replay.bad import BadInput
 from replay.colours import MORE
 from replay.commands import board_of
 from replay.page import STYLE

@@ -7,9 +7,9 @@ Here the prompt and a margin are copied first, and the rest a margin ahead of th
 
 from __future__ import annotations
 
+from engine.bad import BadInput
 from experiments.figure import Curve, Figure
 from experiments.traffic import GIB, MIB, Traffic, fresh, sweep, whole
-from replay.bad import BadInput
 from replay.ledger import LedgerRow
 from sim.profile import Profile
 

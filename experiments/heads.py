@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from cache.types import GOES_ON, Ids, common_prefix
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.source import Source
 from replay.suffixes import sources_of, speak_alike
 from replay.trace import Request, Trace

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from engine.bad import BadInput
 from experiments.figure import Curve, Figure
 from experiments.results import Rows
-from replay.bad import BadInput
 from sim.profile import Profile
 
 MODULES = {

@@ -12,7 +12,7 @@ from cache.config import StackConfig
 from cache.journal import Journal
 from cache.parked import ParkConfig
 from cache.stack import Stack
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.driver import Options, Replay
 from replay.ledger import LedgerRow
 from replay.models import stack_config

@@ -22,8 +22,8 @@ from cache.spill.tier import Spill
 from cache.types import Refusal
 from cache.writeguard import WRITES, WriteGuard
 from engine.adapter import Engine
+from engine.bad import BadInput
 from engine.identity import identity_of
-from replay.bad import BadInput
 from replay.spilling import guard_config, spill_config, workers_of
 from sim.clock import VirtualClock
 from sim.drive import Drive, Rates

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cache.disk.spent import PARTS
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.commands import board_of
 from replay.disk_gate import STEPS, gate
 from replay.drive_rates import Bench, Sizes

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cache.disk.spent import PARTS
 from cache.spill.codec import Mode
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.commands import board_of
 from replay.found import Found, print_gate, print_rounds, say
 from replay.gate_case import Case

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from cache.host import OsFiles, SystemClock
 from cache.journal import Journal
+from engine.bad import BadInput, OnBad, refuse
 from engine.pictures.leave_out import Cap
-from replay.bad import BadInput, OnBad, refuse
 from replay.doctor import cause_table, parting_table, print_diagnosis
 from replay.driver import Options, Replay
 from replay.ending import Asked, asked_to_end

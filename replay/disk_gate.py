@@ -25,13 +25,13 @@ from cache.parked import ParkConfig
 from cache.snapshot import StoreConfig
 from cache.stack import Stack
 from cache.types import Gate, Ids, Refusal
+from engine.bad import BadInput
 from engine.box import Box
 from engine.events import Chunk, Ready
+from engine.forced import Forced
 from engine.identity import identity_of
 from engine.prompt import Prompt
 from engine.turn import turn
-from replay.bad import BadInput
-from replay.forced import Forced
 from replay.gate_case import Case, drawn, flip, in_a_process
 from replay.models import build, verifier
 

@@ -17,7 +17,7 @@ from cache.disk.writer import DiskWriter
 from cache.host import SystemClock, ThreadJobs
 from cache.ports import PAGE
 from cache.types import Ask, Refusal
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.bulk import Bulk, random_ids
 from replay.raw_io import RAW, RawFile
 from replay.rounds import Changed, Parts, Round, in_order, timed

@@ -16,10 +16,10 @@ from cache.config import StackConfig
 from cache.journal import Journal
 from cache.plan import Plan
 from cache.types import Gate, Ids, Line
+from engine.forced import Forced
 from engine.pictures.patches import stand_in
 from engine.pictures.picture import Picture
 from engine.turn import Box, Chunk, Prompt, Ready, Resumed, Tokens, turn
-from replay.forced import Forced
 from replay.ideal import Ideal
 from replay.ledger import LedgerRow, Served, refused, served
 from replay.lives import Lives

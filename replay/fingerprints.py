@@ -18,8 +18,8 @@ from cache.adopt import INPUTS, latest
 from cache.fingerprint import FORMULA, apart, digest
 from cache.format import Bad, read_record
 from cache.host import OsFiles
+from engine.bad import BadInput
 from engine.identity import older_fingerprints, tree_inputs
-from replay.bad import BadInput
 from replay.commands import board_of
 from replay.models import build
 

@@ -17,11 +17,11 @@ from cache.snapshot import StoreConfig
 from cache.stack import Stack
 from cache.store import Store
 from engine.adapter import Engine
+from engine.bad import BadInput
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
 from engine.pictures.encoded import Encoded
 from engine.witness import Witness
-from replay.bad import BadInput
 from replay.verify import ColdVerifier, Verifier, WitnessVerifier
 from sim.profile import Profile
 

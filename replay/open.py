@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import zstandard
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst")
 """What is read of a folder."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cache.host import OsFiles, sigterm_unwinds
-from replay.bad import BadInput
+from engine.bad import BadInput
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 
 
 @dataclass(frozen=True, slots=True, order=True)

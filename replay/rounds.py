@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from cache.ports import Clock
-from replay.bad import BadInput
+from engine.bad import BadInput
 
 ROUNDS_MAX = 1_000
 WARM_UP = 2

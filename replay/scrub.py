@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cache.types import Valued
+from engine.bad import BadInput
 from engine.chat.rendered import Shown, moved
 from engine.chat.template import Template
 from engine.chat.tokenizer import SPECIAL, WHITESPACE, Tokenizer
-from replay.bad import BadInput
 from replay.links import TURNS, Links
 from replay.pieces import SPECIALS_END
 from replay.readers.exchange import Exchange

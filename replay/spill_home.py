@@ -32,13 +32,13 @@ from cache.stack import Stack
 from cache.types import Gate, Ids, Refusal
 from cache.workers import ThreadWay, ThreadWorkers
 from cache.writeguard import GuardConfig, WriteGuard
+from engine.bad import BadInput
 from engine.box import Box
 from engine.events import Ready, Tokens
 from engine.identity import identity_of
 from engine.prompt import Prompt
 from engine.sampling import Greedy
 from engine.turn import turn
-from replay.bad import BadInput
 from replay.gate_case import Case, drawn, in_a_process
 from replay.models import build, verifier
 

@@ -22,7 +22,7 @@ from cache.spill.tier import Spill
 from cache.types import Ask, Gate, Refusal
 from cache.workers import ThreadWay, ThreadWorkers
 from cache.writeguard import GuardConfig, WriteGuard
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.bulk import POOL, Bulk, random_ids, summed
 from replay.raw_io import RAW, RawFile
 from replay.rounds import Changed, Parts, Round, in_order, timed

@@ -15,7 +15,7 @@ from cache.suffix_log import LOCK, NAME, PARTIAL
 from cache.suffix_open import CAP_BYTES_MAX, look
 from cache.suffix_store import SCOPES, SuffixConfig, SuffixStore
 from cache.types import Ids, Refusal
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.source import Source
 from replay.tokens import Tokens
 from replay.trace import Trace

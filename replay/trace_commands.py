@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from replay.bad import BadInput, refuse
+from engine.bad import BadInput, refuse
 from replay.commands import SkippedLines, traces_of
 from replay.describe import describe
 from replay.open import stem

@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from replay.bad import BadInput, OnBad, refuse
+from engine.bad import BadInput, OnBad, refuse
 from replay.fields import SEQUENCE_MAX, Fields, shown, spans, whole
 from replay.imagelines import ImageLines
 from replay.open import Malformed, read_lines, stem, write_lines

@@ -28,10 +28,10 @@ from cache.types import Gate, Ids
 from cache.writeguard import GuardConfig, WriteGuard
 from engine.adapter import Engine
 from engine.config import HybridConfig
+from engine.forced import Forced
 from engine.hybrid import Hybrid
 from engine.turn import Box, Prompt, Reader, Ready, Tokens, plainly, turn
 from engine.witness import Witness
-from replay.forced import Forced
 from replay.verify import ColdVerifier, Verdict, Verifier, WitnessVerifier
 from sim.clock import VirtualClock
 from sim.jobs import SeededJobs

@@ -20,9 +20,9 @@ from nights import Builder, small_night
 
 from cache.disk.config import DiskConfig
 from cache.suffix_store import SuffixConfig
+from engine.bad import BadInput
 from engine.config import HybridConfig
 from replay import bay, models
-from replay.bad import BadInput
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
 from replay.restarts import Restart

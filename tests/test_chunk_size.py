@@ -14,8 +14,8 @@ import pytest
 from nights import small_night
 
 from engine.adapter import Engine
+from engine.bad import BadInput
 from experiments import chunk_size
-from replay.bad import BadInput
 from replay.trace import Trace
 from replay.tracefile import write_trace
 from sim.chunks import ChunkTimes

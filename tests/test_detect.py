@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.readers import detect as detect_module
 from replay.readers.detect import FORMATS, detect, read_traces, reader, top_keys
 

@@ -17,10 +17,10 @@ from nights import Builder, small_night
 from rawlines import own, system, user, write
 from rich.console import Console
 
+from engine.bad import BadInput
 from experiments import restart, slow_drive, two_folders
 from experiments.figure import Figure
 from experiments.heads import heads_of
-from replay.bad import BadInput
 from replay.commands import traces_of
 from replay.tracefile import write_trace
 from sim.clock import VirtualClock

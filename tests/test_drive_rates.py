@@ -16,7 +16,7 @@ import pytest
 
 from cache.disk import reader as reader_module
 from cache.disk.writer import DiskWriter
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.drive_rates import Bench, Sizes
 from replay.rounds import Changed, Parts, Round, in_order, medians
 from sim.profile import Profile, load, with_settings

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from cache.stack import Stack
+from engine.bad import BadInput
 from experiments import (
     a_b_a,
     a_b_c_a,
@@ -27,7 +28,6 @@ from experiments import (
 from experiments.figure import Figure
 from experiments.registry import MODULES, find
 from experiments.traffic import without_tiers
-from replay.bad import BadInput
 from replay.ledger import LedgerRow
 from sim.profile import ALIGNMENTS, load
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import tokens
 
-from replay.forced import Forced
+from engine.forced import Forced
 
 NONE = torch.empty(0)
 

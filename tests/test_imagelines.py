@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from test_images import digest, sequences, trace_of
 from traces import mutated
 
+from engine.bad import BadInput
 from engine.pictures.places import places
-from replay.bad import BadInput
 from replay.tokens import Tokens
 from replay.trace import Image, Trace
 from replay.tracefile import parse_trace, trace_lines

@@ -25,9 +25,9 @@ from cache.ports import PAGE
 from cache.saving import TMP
 from cache.spill.config import SpillConfig
 from cache.spill.names import manifest_name
+from engine.bad import BadInput
 from engine.config import HybridConfig
 from replay import bay, lives, models
-from replay.bad import BadInput
 from replay.columns import spill_columns
 from replay.driver import Options, Replay
 from replay.ledger import to_frame

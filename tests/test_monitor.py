@@ -20,10 +20,10 @@ from cache.account import Answer
 from cache.types import Ids
 from engine.adapter import Engine
 from engine.decode import Rule, decode
+from engine.forced import Forced
 from engine.monitor import Budget, Monitor
 from engine.sampling import Greedy, Sampled, Sampling
 from engine.turn import Prompt, Ready, Tokens, turn
-from replay.forced import Forced
 
 END = 7
 PROMPT = tokens(100, seed=3)

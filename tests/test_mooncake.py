@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from traces import mutated, small, traces
 
 import replay.writers.mooncake as writer
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.ideal import ideal_by_blocks
 from replay.readers.mooncake import read
 from replay.trace import FRESH, TEXT, Header, Run, Trace

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.open import (
     Malformed,
     find_files,

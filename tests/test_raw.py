@@ -1,7 +1,7 @@
 """Recordings of three shapes become the same exchanges, and bad lines are named.
 
 Method: made-up recordings in the shapes of our recorder and of the two rigs, with everything real
-clients send: kinds told by prompts and headers (replay.readers.clients), conversations told by ids,
+clients send: kinds told by prompts and headers (engine.chat.clients), conversations told by ids,
 prompts and quotations (replay.readers.sessions), answers cut by a hang-up and refused requests
 (replay.readers.wire); then every way a line can be bad.
 """
@@ -31,8 +31,8 @@ from rawlines import (
     write,
 )
 
+from engine.bad import BadInput
 from engine.chat.messages import Call, Reply, Say
-from replay.bad import BadInput
 from replay.readers.exchange import Exchange
 from replay.readers.raw import exchanges, read
 

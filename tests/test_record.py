@@ -27,9 +27,9 @@ import httpx
 import pytest
 import uvicorn
 
+from engine.bad import BadInput
 from replay import record as record_module
-from replay.bad import BadInput
-from replay.record import Tape, passed_on, public_headers, recorder, upstream_url
+from serve.record import Tape, passed_on, public_headers, recorder, upstream_url
 
 WAIT_S = 10.0
 SSE = [(b"content-type", b"text/event-stream")]
@@ -238,7 +238,7 @@ def test_an_interrupt_ends_the_recorder_and_keeps_what_is_open(tmp_path: Path) -
     out, code = (
         tmp_path / "raw.jsonl",
         (
-            "import sys; from pathlib import Path; from replay.record import record;"
+            "import sys; from pathlib import Path; from serve.record import record;"
             "record(sys.argv[1], Path(sys.argv[2]), port=int(sys.argv[3]))"
         ),
     )

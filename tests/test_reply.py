@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay import reply as reply_module
-from replay.reply import Reply
+from serve.reply import Reply
 
 FIELDS = [
     "choices",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.restarts import Restart, restarts_of
 
 

@@ -24,10 +24,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.bad import BadInput
 from experiments import registry
 from experiments.figure import Curve, Figure
 from experiments.results import Rows, csv_text, data_of
-from replay.bad import BadInput
 from sim.profile import Profile, load
 
 FIGURES = [Figure("a.tokens", 3, 4, "tokens", 'a note, with "quotes"'), Figure("b", None, 0.1, "s")]

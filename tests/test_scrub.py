@@ -19,11 +19,11 @@ from photos import attached, data_url, photo
 from rawlines import SUMMARISE, TITLE, WEBUI_AGENT, assistant, own, result, system, user, write
 
 from cache.types import common_prefix
+from engine.bad import BadInput
 from engine.chat.gallery import Gallery
 from engine.chat.messages import Call, Reply, Say, messages_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
-from replay.bad import BadInput
 from replay.links import Links
 from replay.readers.answers import Follow, came_back, follows
 from replay.readers.exchange import Exchange

@@ -16,7 +16,7 @@ import pytest
 
 from cache.spill.codec import Mode
 from cache.spill.reader import Reader
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.rounds import Changed, Parts
 from replay.spill_gate import MODES
 from replay.spill_rates import Bench, Sizes

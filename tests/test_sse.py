@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.sse import Events
+from serve.sse import Events
 
 
 def whole(stream: bytes) -> list[str]:

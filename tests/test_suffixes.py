@@ -23,7 +23,7 @@ from rich.console import Console
 from cache.suffix_format import HEADER_BYTES, head
 from cache.suffix_log import NAME
 from cache.suffix_store import SuffixConfig
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.commands import traces_of
 from replay.suffixes import (
     Flags,

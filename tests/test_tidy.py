@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("cache", "engine", "sim", "replay", "experiments", "notebooks")
+PACKAGES = ("cache", "engine", "sim", "replay", "serve", "experiments", "notebooks")
 MAY_IMPORT = {
     "cache": {"cache"},
     "engine": {"cache", "engine"},
     "sim": {"cache", "sim"},
     "replay": {"cache", "engine", "sim", "replay"},
-    "experiments": {"cache", "engine", "sim", "replay", "experiments", "moorage"},
+    "serve": {"cache", "engine", "serve"},
+    "experiments": {"cache", "engine", "sim", "replay", "serve", "experiments", "moorage"},
     "notebooks": {"replay"},
 }
 SIM_FROM_CACHE = {"cache.ports", "cache.types"}
@@ -43,7 +44,7 @@ HOSTS = {
     "engine/capture.py",
 }
 """Where the real world may be touched."""
-OPENERS = {"replay/open.py", "replay/record.py"}
+OPENERS = {"replay/open.py"}
 RIGS = "experiments/night/"
 """Drives real clients: processes, clocks and sockets are what it is for."""
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import mutated, small, traces
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.trace import Header, Parts, Request, Trace
 from replay.tracefile import NUMBER_MAX, parse_trace, read_trace, trace_lines, write_trace
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from traces import mutated, naive_sequences
 
-from replay.bad import BadInput
+from engine.bad import BadInput
 from replay.readers.weka import read
 from replay.trace import FRESH, TEXT, Parts, Run, Trace
 from replay.tracefile import parse_trace, trace_lines

@@ -198,7 +198,7 @@ async def play(night: Night, part: Part, given: argparse.Namespace, processes: P
     upstream = ["-m", "experiments.night.upstream", "--part", part.name, "--root", str(root)]
     processes.start("upstream", [python, *upstream, *factor])
     code = (
-        "import sys; from pathlib import Path; from replay.record import record; "
+        "import sys; from pathlib import Path; from serve.record import record; "
         "record(sys.argv[1], Path(sys.argv[2]), port=int(sys.argv[3]))"
     )
     address_v1 = f"{address(UPSTREAM)}/v1"

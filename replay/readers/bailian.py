@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from replay.bad import BadInput, OnBad, refuse
+from engine.bad import BadInput, OnBad, refuse
 from replay.fields import COUNT_MAX, SEQUENCE_MAX, Fields
 from replay.open import Malformed, read_lines, stem
 from replay.readers.blocks import BlockIds, Blocks, block_ids, left_numbers, small_ids

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from engine.bad import BadInput, OnBad, refuse
 from engine.pictures.leave_out import Cap
-from replay.bad import BadInput, OnBad, refuse
 from replay.open import find_files, read_head
 from replay.trace import Trace
 from replay.tracefile import read_trace

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replay.bad import BadInput, OnBad, refuse
+from engine.bad import BadInput, OnBad, refuse
 from replay.fields import SEQUENCE_MAX, Fields
 from replay.open import Malformed, read_lines, stem
 from replay.readers.blocks import (

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from engine.bad import BadInput, OnBad, refuse
+from engine.chat.clients import identify
 from engine.chat.gallery import Gallery
 from engine.chat.messages import ChatError, Message, See, messages_of, tools_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
 from engine.pictures.leave_out import Cap
-from replay.bad import BadInput, OnBad, refuse
 from replay.fields import Fields
 from replay.live import LiveTokens
 from replay.open import Malformed, read_lines, stem
-from replay.readers.clients import identify
 from replay.readers.exchange import Exchange
 from replay.readers.sessions import assign
 from replay.readers.wire import NOTHING, OpenWebUiRig, Wire, opencode_rig, own

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from engine.chat.clients import SIDE
 from engine.chat.messages import Message
 from replay.readers.answers import follows
-from replay.readers.clients import SIDE
 from replay.readers.exchange import Exchange
 
 _QUOTED = re.compile(r"^USER: (.*?)(?=\n(?:ASSISTANT|USER): |\n</chat_history>|\Z)", re.S | re.M)

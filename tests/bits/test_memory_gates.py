@@ -22,8 +22,8 @@ from cache import pool as pool_module
 from cache.budget import Budget, Refused
 from cache.levels import Slot, levels_of
 from cache.types import Ask, Cost, Gate, Ids, Limits
+from engine.forced import Forced
 from engine.turn import Box, Prompt, turn
-from replay.forced import Forced
 
 COST = Cost(row_bytes=10, anchor_bytes=400, workspace_floor_bytes=500, workspace_row_bytes=2)
 """What the budgets count, whatever a witness really holds."""

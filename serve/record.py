@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from replay.bad import BadInput
-from replay.reply import Reply, parse_json
+from engine.bad import BadInput
+from serve.reply import Reply, parse_json
 
 FORMAT = "moorage.raw"
 VERSION = 1

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from replay.sse import Events
+from serve.sse import Events
 
 BODY_BYTES_MAX = 64 << 20
 """A JSON reply longer than this is passed on but not read."""
