@@ -28,7 +28,7 @@ import pytest
 import uvicorn
 
 from engine.bad import BadInput
-from replay import record as record_module
+from serve import record as record_module
 from serve.record import Tape, passed_on, public_headers, recorder, upstream_url
 
 WAIT_S = 10.0

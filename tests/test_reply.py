@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay import reply as reply_module
+from serve import reply as reply_module
 from serve.reply import Reply
 
 FIELDS = [
