@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +22,12 @@ class Sampling:
     top_k: int = 0
     """0 keeps every token."""
     seed: int = 0
+    min_p: float = 0.0
+    """Keeps what is at least this likely, as a share of the likeliest; 0 keeps every token."""
 
     def __post_init__(self) -> None:
         assert self.temperature >= 0.0 and 0.0 < self.top_p <= 1.0 and self.top_k >= 0
+        assert 0.0 <= self.min_p <= 1.0
 
 
 class Drafting:
@@ -77,11 +81,11 @@ class Greedy(Drafting):
 
 
 class Sampled(Drafting):
-    """Sampling by speculative rejection for drafts that are single guesses.
+    """Sampling with drafts that are single guesses: a position's token is drawn, then compared.
 
-    A guess d is accepted with probability p(d); else the token is drawn from p without d,
-    renormalised. The tokens then have p's distribution, whatever was guessed (Leviathan et al.,
-    2023, with a point mass as the draft's distribution).
+    A guess d is accepted when it is what was drawn, so with probability p(d), as in speculative
+    rejection (Leviathan et al., 2023, with a point mass as the draft's distribution). One draw a
+    token, whatever was guessed: a seed gives the same answer with drafts and without.
     """
 
     key: Hashable | None = None
@@ -99,32 +103,33 @@ class Sampled(Drafting):
         return token
 
     def judge(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
-        """Accept each draft with its probability; the first refused one is drawn anew."""
+        """Draw position by position; accept the drafts that were drawn."""
         accepted, token = self._judged(logits, drafts)
         self._wrote([*drafts[:accepted], token])
         return accepted, token
 
     def _judged(self, logits: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
         for at, guess in enumerate(drafts):
-            p = self.probabilities(logits[at])
-            if float(torch.rand((), generator=self._generator)) < float(p[guess]):
-                continue
-            p[guess] = 0.0
-            return at, self._draw(p)
+            token = self._draw(self.probabilities(logits[at]))
+            if token != guess:
+                return at, token
         return len(drafts), self._draw(self.probabilities(logits[len(drafts)]))
 
     def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
-        """Float32 probabilities after temperature, top-k and top-p, shape (vocab,)."""
+        """Float32 probabilities after temperature, min-p, top-k and top-p, shape (vocab,)."""
         sampling = self._sampling
         scaled = logits.float() / sampling.temperature
+        if sampling.min_p > 0.0:
+            scaled = scaled.masked_fill(scaled < scaled.max() + math.log(sampling.min_p), -math.inf)
         if sampling.top_k and sampling.top_k < len(scaled):
             lowest = scaled.topk(sampling.top_k).values[-1]
-            scaled = scaled.masked_fill(scaled < lowest, float("-inf"))
+            scaled = scaled.masked_fill(scaled < lowest, -math.inf)
         p = torch.softmax(scaled, dim=-1)
         if sampling.top_p < 1.0:
             ordered, order = p.sort(descending=True)
             # The token that crosses top_p stays: what came before it must be below.
             keep = ordered.cumsum(dim=-1) - ordered < sampling.top_p
+            keep[0] = True  # however small top_p is; float32 may have no number for it
             p = torch.zeros_like(p).scatter(0, order[keep], ordered[keep])
             p /= p.sum()
         return p
