@@ -52,32 +52,38 @@ def make_folders(part: Part, repositories: tuple[str, ...], root: Path) -> None:
                 subprocess.run(["git", *command], cwd=root / name, check=True)
 
 
-def opencode_settings(rig: Path) -> dict[str, str]:
-    """The environment in which opencode needs no network."""
-    modules = rig / "oc/node_modules"
+def opencode_settings(
+    modules: Path,
+    home: Path,
+    upstream: str,
+    *,
+    model: str = MODEL,
+    context_tokens: int = CONTEXT_TOKENS,
+    output_tokens: int = OUTPUT_TOKENS,
+) -> dict[str, str]:
+    """The environment in which opencode needs no network; `home` is made anew."""
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Local",
-        "options": {"baseURL": f"{address(RECORDER)}/v1", "apiKey": "sk-local"},
+        "options": {"baseURL": f"{upstream}/v1", "apiKey": "sk-local"},
         "models": {
-            MODEL: {
-                "name": MODEL,
+            model: {
+                "name": model,
                 "reasoning": True,
                 "tool_call": True,
-                "limit": {"context": CONTEXT_TOKENS, "output": OUTPUT_TOKENS},
+                "limit": {"context": context_tokens, "output": output_tokens},
             }
         },
     }
     config = {
-        "model": f"local/{MODEL}",
+        "model": f"local/{model}",
         "autoupdate": False,
         "share": "disabled",
         "enabled_providers": ["local"],
         "provider": {"local": provider},
     }
-    home = rig / "home"
     shutil.rmtree(home, ignore_errors=True)
-    home.mkdir()
+    home.mkdir(parents=True)
     (home / "opencode.json").write_text(json.dumps(config))
     dropped = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
@@ -92,23 +98,24 @@ def opencode_settings(rig: Path) -> dict[str, str]:
     }
 
 
-def webui_settings(rig: Path) -> dict[str, str]:
-    """The environment in which Open WebUI needs no network and says which chat it asks for."""
-    data = rig / "data"
+def webui_settings(data: Path, upstream: str, embeddings: str, page: str) -> dict[str, str]:
+    """The environment in which Open WebUI needs no network and says which chat it asks for.
+
+    `data` is made anew; `upstream`, `embeddings` and `page` are addresses, the last its own.
+    """
     shutil.rmtree(data, ignore_errors=True)
-    data.mkdir()
+    data.mkdir(parents=True)
     return os.environ | {
         "WEBUI_AUTH": "False",
         "ENABLE_OLLAMA_API": "False",
         "ENABLE_OPENAI_API": "True",
-        "OPENAI_API_BASE_URL": f"{address(RECORDER)}/v1",
+        "OPENAI_API_BASE_URL": f"{upstream}/v1",
         "OPENAI_API_KEY": "x",
         "ENABLE_FORWARD_USER_INFO_HEADERS": "True",
         "HF_HUB_OFFLINE": "1",
         "OFFLINE_MODE": "True",
-        # Embeddings are another server's work: they go past the recorder.
         "RAG_EMBEDDING_ENGINE": "openai",
-        "RAG_OPENAI_API_BASE_URL": f"{address(UPSTREAM)}/v1",
+        "RAG_OPENAI_API_BASE_URL": f"{embeddings}/v1",
         "RAG_OPENAI_API_KEY": "x",
         "ANONYMIZED_TELEMETRY": "False",
         "DO_NOT_TRACK": "true",
@@ -116,7 +123,7 @@ def webui_settings(rig: Path) -> dict[str, str]:
         "ENABLE_VERSION_UPDATE_CHECK": "False",
         "DATA_DIR": str(data),
         "WEBUI_SECRET_KEY": "night",
-        "CORS_ALLOW_ORIGIN": address(WEBUI),
+        "CORS_ALLOW_ORIGIN": page,
     }
 
 
@@ -204,8 +211,9 @@ async def play(night: Night, part: Part, given: argparse.Namespace, processes: P
     address_v1 = f"{address(UPSTREAM)}/v1"
     processes.start("recorder", [python, "-c", code, address_v1, str(given.out), str(RECORDER)])
     await healthy(address(UPSTREAM), "/v1/models", root)
-    environment = opencode_settings(rig)
-    binary = rig / "oc/node_modules/opencode-linux-x64/bin/opencode"
+    modules = rig / "oc/node_modules"
+    environment = opencode_settings(modules, rig / "home", address(RECORDER))
+    binary = modules / "opencode-linux-x64/bin/opencode"
     serve = [str(binary), "serve", "--port", str(OPENCODE), "--hostname", "127.0.0.1"]
     processes.start("opencode", serve, environment, str(root))
     await healthy(address(OPENCODE), "/config", root / "tidewatch")
@@ -215,12 +223,14 @@ async def play(night: Night, part: Part, given: argparse.Namespace, processes: P
         if lane.client == "page":
             command = [str(rig / "owui/bin/open-webui"), "serve", "--host", "127.0.0.1"]
             command += ["--port", str(WEBUI)]
-            processes.start("webui", command, webui_settings(rig), str(rig))
+            # Embeddings are another server's work: they go past the recorder.
+            settings = rig / "data", address(RECORDER), address(UPSTREAM), address(WEBUI)
+            processes.start("webui", command, webui_settings(*settings), str(rig))
             await healthy(address(WEBUI), "/health", root, 180.0)
             file = page_lane(night, lane, rig, given.factor)
-            modules = {"NODE_PATH": str(rig / "oc/node_modules")}
             driver = str(Path(__file__).with_name("webui.js"))
-            page = processes.start("page", ["node", driver, str(file)], os.environ | modules)
+            on_path = os.environ | {"NODE_PATH": str(modules)}
+            page = processes.start("page", ["node", driver, str(file)], on_path)
             while not (rig / "page.ready").exists():
                 assert page.poll() is None, "the page's driver ended early"
                 await asyncio.sleep(0.1)
