@@ -8,7 +8,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cache.anchors import AnchorConfig, Anchors, Tensors
-from cache.types import Ask, Gate, Generation, Ids, Line, Region, Valued, common_prefix
+from cache.types import (
+    GOES_ON,
+    Ask,
+    Gate,
+    Generation,
+    Ids,
+    Line,
+    Region,
+    Valued,
+    common_prefix,
+)
+
+COMPACTION = "compaction"
+"""Kind of the request that replaces a conversation by its summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,8 @@ class Account:
     end: End | None = None
     left: bool = False
     """Its session has gone on with another conversation: few come back from that."""
+    compacted: bool = False
+    """Its last answer summed it up, and the summary takes its place: only its head comes back."""
     known: Known | None = None
     """How far the last copy went that was aligned: the next one mostly begins like it."""
 
@@ -101,6 +116,11 @@ class Account:
     def ids(self) -> Ids:
         """Tokens of the rows."""
         return self.buffer[: self.valid]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a later request may extend all of it."""
+        return self.kind in GOES_ON and not self.compacted
 
     def gate(self, line: int) -> Gate:
         """What a state at `line` is held to."""

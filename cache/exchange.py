@@ -51,6 +51,10 @@ class Exchange:
         self.tier = Resident.name
         """What the rows of the last plan that was acted on came from."""
 
+    def configure(self, config: StackConfig) -> None:
+        """Other settings: whose rows come next, their anchors are kept under these."""
+        self._config = config
+
     def enter(self, plan: Plan, tools: int, system: int) -> Line:
         """Let the plan's sequence in and the model resume for it; where it does, which is lower
         than planned when there was no room to bring rows back, or a file was no good."""
@@ -111,6 +115,16 @@ class Exchange:
         every = sorted([*below, *own], key=lambda anchor: anchor.tokens)
         arriving.anchors = Anchors.of(self._config.anchors, every)
         resident.exchange(arriving)
+
+    def warm(self, plan: Plan) -> bool:
+        """The conversation that a plan wants comes from the drive with nobody asking for it yet."""
+        resident, best, ask = self._resident, plan.best, plan.ask
+        assert best is not None
+        resident.account.left = ask.session is not None and resident.account.session == ask.session
+        if plan.in_place.rows < resident.account.valid:
+            self.ghosts.add(resident.account.ids)
+        self._park.save(resident, best.entry.base, self._keep(plan), best.entry.stop)
+        return self.come_back(best.entry, plan.line)
 
     def come_back(self, spilled: Spilled, line: Line) -> bool:
         """A conversation comes in place from the drive with nobody asking for it, and the model

@@ -43,6 +43,13 @@ class Stash:
         self.covered = 0
         """Rows [line, covered) are copied, or were not valid."""
 
+    def configure(self, config: GuestConfig) -> None:
+        """Other settings; block and margin stay. Nothing is put aside now."""
+        assert not self._blocks
+        assert config.block_rows == self._config.block_rows
+        assert config.margin_rows == self._config.margin_rows
+        self._config = config
+
     def is_guest(self, size: int, line: int, valid: int) -> bool:
         """Whether a prompt that writes from `line` of `valid` rows on is short enough to borrow."""
         config = self._config

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cache.ports import Model
+from cache.ports import Model, Stop
 from cache.source import Source, in_place, parked
-from cache.spill.saver import Stop
 from cache.spill.tier import Spill
 from cache.stack import Stack
 from cache.types import GOES_ON, Line, common_prefix
@@ -21,7 +20,7 @@ def drain(stack: Stack, model: Model) -> int:
     for source in reversed(_conversations(stack, model)):
         saved += spill.writer.save(source, "drain").ok
     account = stack.resident.account
-    if account.kind in GOES_ON and account.valid:
+    if account.goes_on and account.valid:
         spill.remember(account)
     return saved
 

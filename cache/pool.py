@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from cache.anchors import AnchorConfig
 from cache.budget import Grow, freely
 from cache.parked import Kind, ParkConfig, Parked
 from cache.ports import Model
@@ -58,6 +59,17 @@ class Pool:
                 break
             self._give_up(min(some, key=self._worth))
         return before - self.held_bytes()
+
+    def configure(self, config: ParkConfig, anchors: AnchorConfig) -> None:
+        """Other settings; over the budget the least worth is given up. `anchors` are those of the
+        rows in place, where an entry's come back to. Blocks and margins stay as they are."""
+        assert config.block_rows == self._config.block_rows
+        assert config.margin_rows == self._config.margin_rows
+        self._config = config
+        for entry in self.entries:
+            entry.account.anchors = entry.account.anchors.under(anchors)
+        while self.entries and self.held_bytes() > config.budget_bytes:
+            self._give_up(min(self.entries, key=self._worth))
 
     def _fits(self, need: int) -> bool:
         """Whether so many bytes more may be held."""

@@ -11,6 +11,15 @@ from cache.types import CacheState, Cost, Manifest
 Job = Iterator[None]
 """Background work made of steps: each next() is one step, the end of the iterator is its end."""
 
+Stop = Callable[[], bool]
+"""Whether somebody wants the engine: what may wait ends at its next step."""
+
+
+def never() -> bool:
+    """Nobody waits."""
+    return False
+
+
 PAGE = 4_096
 """Bytes. What goes around the page cache is written and read in whole pages of page-aligned memory,
 at multiples of them."""

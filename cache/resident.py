@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cache.account import Account, Answer, End
+from cache.account import COMPACTION, Account, Answer, End
 from cache.anchors import (
     Anchor,
     AnchorConfig,
@@ -47,6 +47,8 @@ class Resident:
         self._window = window
         self.keeps_end = keeps_end
         self._anchored: list[int] = []
+        self._sums_up = False
+        """The request under way has all of the conversation summed up."""
 
     # the tier's questions and answers
 
@@ -94,6 +96,14 @@ class Resident:
         own.anchors = Anchors.of(own.anchors.config, [*others, *account.anchors])
         self._anchored = sorted({*self._anchored, *lines})
 
+    def configure(self, config: AnchorConfig, anchor_bytes: int) -> None:
+        """Other settings of the anchors; those over the budget go, the least worth first."""
+        account = self.account
+        account.anchors = account.anchors.under(config)
+        over = len(account.anchors) * anchor_bytes - config.budget_bytes
+        if over > 0:
+            account.anchors.give(-(-over // anchor_bytes), self.layout, lambda anchor: False)
+
     # a turn's progress
 
     def begin(
@@ -106,7 +116,8 @@ class Resident:
     ) -> None:
         """A prompt's prefill begins on these rows; it has the answers `coming` among its tokens."""
         account = self.account
-        account.session, account.left = ask.session, False
+        account.session, account.left, account.compacted = ask.session, False, False
+        self._sums_up = ask.kind == COMPACTION and bool(account.generations)
         if ask.kind in GOES_ON or not account.generations:
             # A side request that goes on from a conversation's answers leaves it what it was.
             account.kind = ask.kind
@@ -158,6 +169,7 @@ class Resident:
         assert account.prompt <= account.valid <= length
         self._tainted_from(account.valid)
         account.extend(ids, length)
+        account.compacted = self._sums_up
         if length > account.prompt:
             account.generations.append(answer.over(account.prompt, length))
         used, account.end = account.end, None

@@ -19,7 +19,7 @@ from cache.resident import Resident
 from cache.spill.names import NAME as SPILL
 from cache.spill.tier import Spill
 from cache.store import Store
-from cache.types import COLD, GOES_ON, Ask, Gate, Ids, Line, Met, Offer, Outcome, joined
+from cache.types import COLD, Ask, Gate, Ids, Line, Met, Offer, Outcome, joined
 from cache.visit import Visits, base_of
 from cache.why import Reason, explain
 
@@ -135,7 +135,7 @@ class Stack:
         self.serving, self.using = True, plan.best
         if plan.best is not None and plan.best.tier == Store.name:
             self.store.use(plan.best.entry.snapshot)
-        self._fence(base_of(plan.best))
+        self.fence(base_of(plan.best))
         if self.spill is not None:
             self.spill.serves(plan, self.resident.account)
         line = self.exchange.enter(plan, tools, system)
@@ -149,7 +149,7 @@ class Stack:
             self._writer.begin(plan.ask, plan.served, line.tokens, clean=clean)
         return line
 
-    def _fence(self, row: int) -> None:
+    def fence(self, row: int) -> None:
         """Rows from `row` on are about to be overwritten."""
         if self._writer is not None:
             self._writer.fence(row)
@@ -159,7 +159,7 @@ class Stack:
     def leave(self) -> None:
         """Whoever was served last goes, if it was a guest; before anybody else is asked about."""
         if self.has_guest:
-            self._fence(self.visits.base)
+            self.fence(self.visits.base)
         self.visits.leave()
         if self.disk is not None:
             self.disk.keeper.absorb()
@@ -200,7 +200,7 @@ class Stack:
         ids = joined(ids, tokens)
         ahead = self._model.length > len(ids)
         kept = self._current.keep_end(ids, answer, self._model)
-        if self._current.account.kind in GOES_ON and self.store.config.budget_bytes:
+        if self._current.account.goes_on and self.store.config.budget_bytes:
             self._put_session(ahead)
         return kept
 
@@ -217,7 +217,7 @@ class Stack:
 
     def forget(self) -> None:
         """The engine failed in the middle of a forward: nothing it holds is known to be whole."""
-        self._fence(0)
+        self.fence(0)
         if self.visits.guest is not None:
             self.visits.leave(whole=False)
             return

@@ -211,7 +211,9 @@ class Store:
         never = [n for n in spare if self._number - self._served.get(n, -RECENT) >= RECENT]
         if not spare:
             return 0
-        number = (never or spare)[0]
+        return self._drop((never or spare)[0])
+
+    def _drop(self, number: int) -> int:
         self._served.pop(number, None)
         self.evictions += 1
         return self._snapshots.pop(number).nbytes
@@ -222,6 +224,17 @@ class Store:
         while given < nbytes and (freed := self._evict()):
             given += freed
         return given
+
+    def configure(self, config: StoreConfig) -> None:
+        """Other settings; what is too large goes, then over the budget what goes first. Blocks stay
+        as they are."""
+        assert config.block_rows == self.config.block_rows and self.in_use is None
+        self.config = config
+        for number, snapshot in list(self._snapshots.items()):
+            if snapshot.nbytes > config.entry_bytes:
+                self._drop(number)
+        while self.held_bytes() > config.budget_bytes:
+            self._evict()
 
     def clear(self) -> None:
         """Forget all snapshots."""

@@ -13,7 +13,7 @@ from cache.park import Park
 from cache.parked import Parked
 from cache.ports import Model
 from cache.resident import Resident
-from cache.types import GOES_ON, Ask, Generation, Ids, Line, Offer
+from cache.types import Ask, Generation, Ids, Line, Offer
 
 
 class Elsewhere(Protocol):
@@ -58,6 +58,11 @@ class Visits:
         self.base = 0
         """The guest's rows below are the resident's as well."""
         self.guest: Resident | None = None
+
+    def configure(self, config: GuestConfig) -> None:
+        """Other settings; nobody is a guest now."""
+        assert self.guest is None
+        self._stash.configure(config)
 
     def may_enter(self, served: Ids, best: Offer | None) -> bool:
         """Whether a prompt is short enough, beside the rows in place, to borrow some of them."""
@@ -123,7 +128,7 @@ class Visits:
         guest, self.guest = self.guest, None
         if guest is None:
             return
-        if whole and guest.account.kind in GOES_ON:
+        if whole and guest.account.goes_on:
             self._park.admit(guest.account, self.base)
         self._stash.put_back()
         self._park.borrowed = None

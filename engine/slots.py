@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
+from cache.anchors import AnchorConfig
+from cache.budget import Grow
+from cache.config import StackConfig
+from cache.disk.tier import DiskTier
+from cache.guest import GuestConfig
+from cache.meet import Meeting
+from cache.parked import ParkConfig
+from cache.plan import Plan
 from cache.stack import Stack
+from cache.store import Store
 from engine.adapter import Engine
 from engine.turn import Box, Prompt
 
+SIDE_ANCHORS = 4
+"""A side slot's."""
 MakeStack = Callable[[Engine], Stack]
 
 
@@ -37,29 +48,55 @@ class Slots:
         yield self.main
         yield from self._sides
 
-    def choose(self, prompt: Prompt) -> Box:
-        """The slot that serves this prompt; guests that were served have left before."""
-        if not self._sides:
-            return self.main
-        ask = prompt.ask
-        for box in self:
+    def choose(self, prompt: Prompt, busy: Collection[int] = ()) -> Box | None:
+        """The slot that serves this prompt; None when it must wait for one of the `busy` ones.
+
+        Guests that were served have left the others before.
+        """
+        idle = [box for box in self if box.slot not in busy]
+        for box in idle if self._sides else ():
             box.stack.leave()
-        main = self.main.stack.plan(ask)
-        sides = [(box.stack.plan(ask), -order, box) for order, box in enumerate(self._sides)]
-        fitting = [
-            side for side in sides if len(side[0].served) + ask.answer_max < side[2].engine.window
-        ]
-        if not fitting:
+        side = self._best_side(prompt, idle)
+        if self.main not in idle:
+            return side[1] if side else None
+        if side is None:
             return self.main
-        plan, _, box = min(fitting, key=lambda side: (side[0].forwarded, side[1]))
-        grid = self.main.engine.grid
+        plan, box = side
+        main = self.main.stack.plan(prompt.ask)
         # A chunk's worth at least, or a conversation would wander from slot to slot.
-        if main.guest or plan.forwarded + grid < main.forwarded:
+        if main.guest or plan.forwarded + self.main.engine.grid < main.forwarded:
             return box
         return self.main
+
+    def _best_side(self, prompt: Prompt, idle: Sequence[Box]) -> tuple[Plan, Box] | None:
+        """The idle side slot that holds most of a prompt, of those where it fits."""
+        ask = prompt.ask
+        sides = [box for box in self._sides if box in idle]
+        plans = [(box.stack.plan(ask), -order, box) for order, box in enumerate(sides)]
+        fitting = [
+            side for side in plans if len(side[0].served) + ask.answer_max < side[2].engine.window
+        ]
+        if not fitting:
+            return None
+        plan, _, box = min(fitting, key=lambda side: (side[0].forwarded, side[1]))
+        return plan, box
 
     def used(self, box: Box) -> None:
         """The slot has served: the one used longest ago is next for a prompt that none holds."""
         if box in self._sides:
             self._sides.remove(box)
             self._sides.insert(0, box)
+
+
+def side_stack(
+    engine: Engine, meeting: Meeting, store: Store, grow: Grow, disk: DiskTier | None = None
+) -> Stack:
+    """The caches of a side slot: its own rows, a few anchors over them, and the box's store.
+
+    It reads the disk tier, and writes and counts nothing.
+    """
+    budget_bytes = SIDE_ANCHORS * engine.cost().anchor_bytes
+    anchors = AnchorConfig(budget_bytes=budget_bytes, newest_kept=2)
+    nothing = ParkConfig(park_bytes=0, pin_bytes=0)
+    config = StackConfig(anchors, nothing, GuestConfig(tokens_max=0))
+    return Stack(engine, config, meeting, store, grow, disk, writes=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,6 +20,10 @@ from engine.prompt import Prompt
 
 Reader = Callable[[Sequence[int]], Answer]
 """Says of an answer's tokens how many are thinking, and which the client never sees."""
+
+
+Over = Callable[[Sequence[int]], int | None]
+"""Asked after every round: how many of an answer's tokens count when it has come to its end."""
 
 
 def plainly(answer: Sequence[int]) -> Answer:
@@ -49,15 +53,17 @@ def turn(
     limit: int,
     stop_ids: frozenset[int] = frozenset(),
     read: Reader = plainly,
+    over: Over | None = None,
 ) -> Generator[Event, None, None]:
     """Serve one prompt. Closing the iterator at any event cancels; what was computed is kept.
 
     The prompt must fit the window with one row to spare. Ends with a row in the journal. An answer
-    that is known already comes as its `Tokens` alone.
+    that is known already comes as its `Tokens` alone. `over` ends an answer by what it says, where
+    `stop_ids` do by its tokens.
     """
     engine, stack, clock = box.engine, box.stack, box.clock
     assert 0 < len(prompt.ids) < engine.window
-    asked = _asked(box, prompt, rule, limit, stop_ids)
+    asked = _asked(box, prompt, rule, limit, stop_ids) if over is None else None
     known = box.responses.find(asked) if box.responses and asked else None
     if known:
         yield from _remembered(box, prompt, known)
@@ -74,25 +80,12 @@ def turn(
     try:
         yield Resumed(line, plan)
         engine.look(ids, prompt.pictures, line.tokens)
-        logits = torch.empty(0)
-        while at.done < size:
-            stop = min(size, (at.done // engine.grid + 1) * engine.grid)
-            logits = _chunk(box, ids, at.done, stop)
-            stack.passed(ids, stop)
-            at.done, at.ready_s = stop, clock.mono_s()
-            box.jobs.pump()
-            yield Chunk(stop)
+        logits = yield from _read(box, ids, at)
         yield Ready(ids, logits)
-        stack.generates(ids, ())
         rule.begin(ids)
-        for new in decode(engine, logits, rule, limit, stop_ids):
-            at.rounds += bool(at.answer)
-            at.answer += new
-            box.meter.decoded(len(new))
-            stack.generates(ids, at.answer)
-            box.jobs.pump()
-            yield Tokens(new)
-        at.finish = "stop" if at.answer[-1] in stop_ids else "length"
+        yield from _written(box, ids, decode(engine, logits, rule, limit, stop_ids), over, at)
+        if at.finish != "stop":
+            at.finish = "stop" if at.answer[-1] in stop_ids else "length"
     except GeneratorExit:
         at.finish = "cancelled"
         raise
@@ -112,6 +105,42 @@ def turn(
         if box.budget is not None:
             box.budget.after_request()
         _report(box, _row(box, prompt, plan, at))
+
+
+def _read(box: Box, ids: Ids, at: Progress) -> Generator[Event, None, torch.Tensor]:
+    """Forward the prompt from where it resumes, in chunks that end on the grid."""
+    grid, logits = box.engine.grid, torch.empty(0)
+    while at.done < len(ids):
+        stop = min(len(ids), (at.done // grid + 1) * grid)
+        logits = _chunk(box, ids, at.done, stop)
+        box.stack.passed(ids, stop)
+        at.done, at.ready_s = stop, box.clock.mono_s()
+        box.jobs.pump()
+        yield Chunk(stop)
+    return logits
+
+
+def _written(
+    box: Box, ids: Ids, rounds: Iterator[list[int]], over: Over | None, at: Progress
+) -> Generator[Event, None, None]:
+    """Write the answer, a round at a time, until the rule's tokens end or `over` says it does."""
+    stack = box.stack
+    stack.generates(ids, ())
+    for new in rounds:
+        at.rounds += bool(at.answer)
+        at.answer += new
+        box.meter.decoded(len(new))
+        counts = over(at.answer) if over is not None else None
+        if counts is not None:
+            new = new[: len(new) + counts - len(at.answer)]
+            del at.answer[counts:]
+        stack.generates(ids, at.answer)
+        box.jobs.pump()
+        if counts is not None:
+            at.finish = "stop"
+        yield Tokens(new)
+        if counts is not None:
+            return
 
 
 def _admitted(box: Box, prompt: Prompt) -> Plan | Refused:

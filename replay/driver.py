@@ -139,6 +139,7 @@ class Replay:
         process.board.begins()
         before = Counter(process.budget.counters)
         box = process.slots.choose(prompt)
+        assert box is not None
         self._serve(box, arrival, request, prompt, saw)
         process.slots.used(box)
         row, usage = self._journal.rows[-1], process.board.ends()

@@ -6,16 +6,12 @@ import torch
 
 from cache.align import Alignment
 from cache.anchors import AnchorConfig
-from cache.budget import Grow
 from cache.config import StackConfig
-from cache.disk.tier import DiskTier
 from cache.guest import GuestConfig
 from cache.meet import Meeting, exactly
 from cache.parked import ParkConfig
 from cache.pieces import Pieces
 from cache.snapshot import StoreConfig
-from cache.stack import Stack
-from cache.store import Store
 from engine.adapter import Engine
 from engine.bad import BadInput
 from engine.config import HybridConfig
@@ -25,8 +21,6 @@ from engine.witness import Witness
 from replay.verify import ColdVerifier, Verifier, WitnessVerifier
 from sim.profile import Profile
 
-SIDE_ANCHORS = 4
-"""A side slot's."""
 MODELS = ("witness", "random")
 
 
@@ -59,20 +53,6 @@ def build(model: str, profile: Profile, seed: int, *, block_logits: bool = False
 def verifier(engine: Engine) -> Verifier:
     """What checks an engine."""
     return WitnessVerifier(engine) if isinstance(engine, Witness) else ColdVerifier(engine)
-
-
-def side_stack(
-    engine: Engine, meeting: Meeting, store: Store, grow: Grow, disk: DiskTier | None = None
-) -> Stack:
-    """The caches of a side slot: its own rows, a few anchors over them, and the box's store.
-
-    It reads the disk tier, and writes and counts nothing.
-    """
-    budget_bytes = SIDE_ANCHORS * engine.cost().anchor_bytes
-    anchors = AnchorConfig(budget_bytes=budget_bytes, newest_kept=2)
-    nothing = ParkConfig(park_bytes=0, pin_bytes=0)
-    config = StackConfig(anchors, nothing, GuestConfig(tokens_max=0))
-    return Stack(engine, config, meeting, store, grow, disk, writes=False)
 
 
 def meeting(profile: Profile, pieces: Pieces) -> Meeting:

@@ -18,8 +18,8 @@ from cache.stack import Stack
 from cache.suffix_store import SuffixStore
 from engine.adapter import Engine
 from engine.box import Box
-from engine.slots import Slots
-from replay.models import side_stack, stack_config, verifier
+from engine.slots import Slots, side_stack
+from replay.models import stack_config, verifier
 from sim.board import Board
 from sim.clock import VirtualClock
 from sim.compute import Compute

@@ -11,7 +11,7 @@ from cache.anchors import AnchorConfig
 from cache.parked import ParkConfig
 from cache.rows import BLOCK_ROWS
 from cache.worst import Claims, WorstCase, worst_case
-from replay.models import SIDE_ANCHORS
+from engine.slots import SIDE_ANCHORS
 from sim.profile import Profile
 
 GUEST_COPIES = 2

@@ -11,6 +11,8 @@ from cache.spill.sums import Sums
 from cache.types import Ids
 
 NAME = "spill"
+YIELDED = "yielded"
+"""Why a save or a reading that could wait ended: somebody wanted the engine."""
 """Of the tier, in offers and in the journal."""
 MARKER, LOCK, LAST = "moorage-spill", "lock", "last"
 """The directory's marker, its lock, and the record of the conversation that was in place."""

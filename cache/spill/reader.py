@@ -15,10 +15,10 @@ from cache.disk.spent import Spent
 from cache.disk.staging import Staging
 from cache.format import Bad, Header, Layout, unsealed
 from cache.loading import Loading
-from cache.ports import Files, Model, Workers
+from cache.ports import Files, Model, Stop, Workers, never
 from cache.spill.codec import Unpacking, unpack
 from cache.spill.entry import Block, Copy, Entry, Piece
-from cache.spill.names import BLOCK, COPY
+from cache.spill.names import BLOCK, COPY, YIELDED
 from cache.spill.planes import carve, join
 from cache.spill.shapes import FRAMES, Shapes
 from cache.spill.sums import sums_of
@@ -86,11 +86,13 @@ class Reader:
         line: int,
         shared: int,
         model: Model,
+        stop: Stop = never,
     ) -> Read:
         """The copies, and blocks of rows [base, line) into the model's views.
 
         Blocks reach up to the end of the one that `line` lies in. The first `shared` rows in place
-        have the entry's tokens: what of them is the same is not read.
+        have the entry's tokens: what of them is the same is not read. `stop` ends it between two
+        files.
         """
         read = Read()
         slots = [slot for _ in range(2) if (slot := self._images.take()) is not None]
@@ -103,7 +105,7 @@ class Reader:
                 *copies,
                 *self._lacking(entry, base, line, shared, model, read),
             ]
-            self._stream(targets, entry, model, slots, planes, read)
+            self._stream(targets, entry, model, slots, planes, read, stop)
             return read
         finally:
             for slot in slots:
@@ -136,12 +138,16 @@ class Reader:
         slots: list[memoryview],
         planes: list[memoryview],
         read: Read,
+        stop: Stop,
     ) -> None:
         flying, late = Loading(self._files), None
         if targets:
             flying.begin(targets[0].piece.name, slots[0])
         try:
             for number, target in enumerate(targets):
+                if stop():
+                    read.why = YIELDED
+                    return
                 with self.spent.on("drive"):
                     image = flying.wait()
                 flying = Loading(self._files)

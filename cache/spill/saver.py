@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,20 +9,17 @@ import numpy as np
 from cache.anchors import Tensors
 from cache.disk.spent import Spent
 from cache.disk.staging import Staging
-from cache.ports import Files, Workers
+from cache.ports import Files, Stop, Workers
 from cache.rows import block_spans
 from cache.saving import code_of
 from cache.source import Source
 from cache.spill.config import SpillConfig
 from cache.spill.entry import Block, Copy, Entry, Kind, Loose, Piece
-from cache.spill.names import block_name, copy_name
+from cache.spill.names import YIELDED, block_name, copy_name
 from cache.spill.pipeline import Landed, Pipeline
 from cache.spill.shapes import Shapes
 from cache.spill.sums import Sums, sums_of
 from cache.types import Gate
-
-Stop = Callable[[], bool]
-"""Whether somebody wants the engine: a save that may wait ends between two blocks."""
 
 
 @dataclass(slots=True)
@@ -75,9 +71,9 @@ class Saver:
             saved.why = saved.why or self._copies(line, entry, source, config, saved)
         except OSError as error:
             saved.why = code_of(error)
-        if saved.why in ("", "yielded"):
+        if saved.why in ("", YIELDED):
             saved.why = line.finish() or saved.why
-        if saved.why not in ("", "yielded"):
+        if saved.why not in ("", YIELDED):
             line.abandon()
         if saved.why:
             own = {block.start: block for block in entry.blocks}
@@ -111,7 +107,7 @@ class Saver:
                 saved.kept += 1
                 continue
             if stop():
-                return "yielded"
+                return YIELDED
             name = block_name(entry.key, start, end, ids[start:end], sums)
             landed = self._landed(saved, name, start, end, sums)
             if why := line.block(name, entry.key, start, end, rows, landed):

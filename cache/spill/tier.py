@@ -12,11 +12,11 @@ from cache.disk.spent import Spent
 from cache.journal import CacheEvent
 from cache.meet import Meeting
 from cache.plan import Plan
-from cache.ports import Clock, Files, Model, Way, Workers
+from cache.ports import Clock, Files, Model, Stop, Way, Workers, never
 from cache.spill.buffers import Buffers
 from cache.spill.config import SpillConfig
 from cache.spill.entry import Copy, Entry
-from cache.spill.names import NAME
+from cache.spill.names import NAME, YIELDED
 from cache.spill.offers import Offers
 from cache.spill.reader import Reader
 from cache.spill.saver import Saver
@@ -53,6 +53,8 @@ class Spill:
         """Use `open_spill`."""
         self._files = files
         self._lock: int | None = lock
+        self.stop: Stop = never
+        """Ends a reading between two files; whoever sets it puts `never` back."""
         self._clock = clock
         self.shapes = shapes
         self.shelf = shelf
@@ -111,11 +113,13 @@ class Spill:
             note("fail", entry.session, top, 0, "memory")
             return False
         begun_s = self._clock.mono_s()
-        read = self._reader.read(entry, copies, spilled.base, top, spilled.shared, model)
+        base, shared = spilled.base, spilled.shared
+        read = self._reader.read(entry, copies, base, top, shared, model, self.stop)
         seconds = self._clock.mono_s() - begun_s
         self.notes.counters["read_bytes"] += read.nbytes
         if read.why:
-            note("fail", entry.session, top, read.nbytes, read.why)
+            told = "yield" if read.why == YIELDED else "fail"
+            note(told, entry.session, top, read.nbytes, read.why)
             if read.bad:
                 self.shelf.drop(entry)
                 note("damage", entry.session, top, entry.held_bytes, read.why)

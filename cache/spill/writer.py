@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from cache.account import Account
-from cache.ports import Clock, Way
+from cache.ports import Clock, Stop, Way, never
 from cache.source import Source
 from cache.spill.buffers import Buffers
 from cache.spill.config import SpillConfig
-from cache.spill.saver import Saver, Stop
+from cache.spill.names import YIELDED
+from cache.spill.saver import Saver
 from cache.spill.shapes import Shapes
 from cache.spill.shelf import Shelf
 from cache.types import Outcome
@@ -19,11 +20,6 @@ from cache.writeguard import WriteGuard
 Who = Literal["drain", "evict", "park", "idle"]
 """Why a conversation is written: a planned stop, another one takes its rows, the pool gives it up,
 or a pause."""
-
-
-def never() -> bool:
-    """Nobody waits."""
-    return False
 
 
 class SpillWriter:
@@ -111,7 +107,7 @@ class SpillWriter:
         shelf.let_go(had - entry.names)
         with self.spent.on("manifest"):
             why = saved.why or shelf.publish(entry, account, saved, self._clock.wall_s())
-        if why == "yielded":
+        if why == YIELDED:
             shelf.notes.note("yield", account.session, account.valid, saved.nbytes, who)
             return Outcome(False, why, saved.nbytes)
         if why:
