@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cache.account import Account
+from cache.account import COMPACTION, Account
 from cache.anchors import Anchors
 from cache.config import StackConfig
 from cache.disk.chain import Chain
@@ -24,9 +24,6 @@ from cache.store import Store
 from cache.types import COLD, GOES_ON, Ask, Cost, Generation, Line, Offer, common_prefix
 from cache.visit import Visits
 from cache.why import Ghosts
-
-COMPACTION = "compaction"
-"""Kind of the request that replaces a conversation by its summary."""
 
 
 class Exchange:
@@ -74,6 +71,14 @@ class Exchange:
             resident.start_cold(self._model)
         resident.begin(ask, tools, system, len(plan.served), coming)
         return line
+
+    def summed_up(self, session: str) -> None:
+        """A conversation was summed up without a row of it being touched: as after a compaction,
+        only its head comes back."""
+        self._park.forget_session(session)
+        account = self._resident.account
+        if account.session == session and account.generations:
+            account.compacted = True
 
     def _brought(
         self, plan: Plan, line: Line, keep: Kind | None, coming: Sequence[Generation]
@@ -194,14 +199,20 @@ class Exchange:
     def _keep(self, plan: Plan) -> Kind | None:
         """What to keep of the rows in place that this request replaces.
 
-        A compaction replaces its own conversation, of which only the head comes back. A prompt that
-        goes on with more than half of the rows is an edit of the same conversation, and what it
-        left is dead; anything else is another conversation.
+        A compaction replaces its own conversation, of which only the head comes back; one that goes
+        on from its answers leaves the head in place, until somebody else comes. A prompt that goes
+        on with more than half of the rows is an edit of the same conversation, and what it left is
+        dead; anything else is another conversation.
         """
         account, ask, rows = self._resident.account, plan.ask, plan.in_place.rows
+        answers = account.generations
+        head_stays = bool(answers) and rows > answers[0].start
         if ask.kind == COMPACTION:
-            self._park.forget_session(ask.session)
-            return "pin"
+            self._park.forget_session(ask.session, plan.best.entry if plan.best else None)
+            if account.session is None or account.session == ask.session:
+                return None if head_stays else "pin"
+        elif account.compacted:
+            return None if head_stays or account.session == ask.session else "pin"
         if account.kind not in GOES_ON:
             return None
         left = account.best_line(rows)

@@ -119,10 +119,11 @@ class Park(Pool):
         self._turn += 1
         self._covered = 0
 
-    def forget_session(self, session: str | None) -> None:
-        """A compaction: the session's older conversation will not come back."""
+    def forget_session(self, session: str | None, but: object = None) -> None:
+        """A compaction: the session's older conversation will not come back, `but` what the
+        compaction itself starts from."""
         if session is not None:
-            self.entries = [e for e in self.entries if e.account.session != session]
+            self.entries = [e for e in self.entries if e.account.session != session or e is but]
 
     def lose_rows(self) -> None:
         """What was in place is unknown: entries that stand on it are lost."""

@@ -6,7 +6,7 @@ from cache.ports import Model, Stop
 from cache.source import Source, in_place, parked
 from cache.spill.tier import Spill
 from cache.stack import Stack
-from cache.types import GOES_ON, Line, common_prefix
+from cache.types import Line, common_prefix
 
 
 def drain(stack: Stack, model: Model) -> int:
@@ -62,7 +62,7 @@ def pause(stack: Stack, model: Model, stop: Stop) -> int:
 def _conversations(stack: Stack, model: Model) -> list[Source]:
     """What memory holds that somebody may come back to: in place, then by when it was used."""
     found = []
-    if stack.resident.account.kind in GOES_ON:
+    if stack.resident.account.goes_on:
         found.append(in_place(stack.resident.account, model))
     entries = sorted(stack.park.entries, key=lambda entry: -entry.used_turn)
     return found + [parked(entry, model) for entry in entries if entry.kind == "park"]
