@@ -72,3 +72,45 @@ def test_a_certain_token_is_always_accepted() -> None:
 def test_low_temperature_is_nearly_greedy() -> None:
     rule = Sampled(Sampling(temperature=0.01, seed=4))
     assert {rule.first(LOGITS) for _ in range(200)} == {0}
+
+
+def test_min_p_keeps_what_is_likely_enough() -> None:
+    full = torch.softmax(LOGITS, dim=-1)
+    for min_p in (0.05, 0.3, 0.6, 1.0):
+        p = Sampled(Sampling(temperature=1.0, min_p=min_p)).probabilities(LOGITS)
+        kept = full >= min_p * full.max()
+        assert torch.equal(p > 0, kept)
+        assert torch.allclose(p[kept], full[kept] / full[kept].sum())
+
+
+def test_a_top_p_too_small_for_float32_keeps_the_likeliest() -> None:
+    p = Sampled(Sampling(temperature=1.0, top_p=1e-300)).probabilities(LOGITS)
+    assert p.tolist() == [1, 0, 0, 0, 0, 0]
+
+
+def test_a_seed_gives_the_same_tokens_whatever_is_drafted() -> None:
+    def written(guesses: list[list[int]]) -> list[int]:
+        rule, answer = Sampled(Sampling(temperature=1.0, seed=9)), []
+        for drafts in guesses:
+            accepted, following = rule.judge(LOGITS.repeat(1 + len(drafts), 1), drafts)
+            answer += [*drafts[:accepted], following]
+        return answer[:60]
+
+    plain = written([[]] * 60)
+    for guess in ([0], [0, 0, 0], [3, 1], [5]):
+        assert written([guess] * 60) == plain
+
+
+def test_canary_a_judge_that_draws_twice_for_a_token_is_seen() -> None:
+    """Speculative rejection as it is often written: right on average, and no seed repeats."""
+    rule, plain = (Sampled(Sampling(temperature=1.0, seed=9)) for _ in range(2))
+    tokens = [plain.first(LOGITS) for _ in range(60)]
+    answer = []
+    for _ in range(60):
+        p = rule.probabilities(LOGITS)
+        if float(torch.rand((), generator=rule._generator)) < float(p[0]):
+            answer.append(0)
+        else:
+            p[0] = 0.0
+            answer.append(rule._draw(p))
+    assert answer != tokens
