@@ -1,0 +1,1 @@
+"""From tokens to what a chat client is sent."""
