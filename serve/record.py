@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import os
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -22,9 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from engine.bad import BadInput
 from serve.reply import Reply, parse_json
+from serve.tape import FORMAT, VERSION, Tape, public_headers
 
-FORMAT = "moorage.raw"
-VERSION = 1
 MARK_HEADER = b"x-moorage-mark"
 """A reply header with which an upstream labels the exchange; its JSON value becomes `mark`."""
 
@@ -40,15 +35,6 @@ _HOP_BY_HOP = frozenset(
 """Headers between two neighbours only (RFC 9110, section 7.6.1)."""
 _OWN = frozenset((b"host", b"accept-encoding", b"content-length", b"expect"))
 """Request headers the proxy writes itself: it has read the whole body and must read the reply."""
-_SECRET = re.compile(r"auth|cookie|api[-_]?key|token|secret|password|credential|signature", re.I)
-
-_log = logging.getLogger(__name__)
-
-
-def public_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[list[str]]:
-    """Headers in order as text, without those that carry a key, a cookie or another secret."""
-    pairs = ([name.decode("latin-1"), value.decode("latin-1")] for name, value in headers)
-    return [pair for pair in pairs if not _SECRET.search(pair[0])]
 
 
 def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -57,37 +43,6 @@ def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     named = b",".join(value for name, value in pairs if name == b"connection").lower()
     dropped = _HOP_BY_HOP | {name.strip() for name in named.split(b",")}
     return [(name, value) for name, value in pairs if name not in dropped]
-
-
-class Tape:
-    """The file: one JSON line an exchange, appended; readable by its owner only."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises OSError when the file can't be opened."""
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.fchmod(self._fd, 0o600)
-        self.lost = 0
-        size = os.fstat(self._fd).st_size
-        # A line cut by a crash must not swallow the next one.
-        self._cut = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
-
-    def append(self, exchange: dict[str, Any]) -> None:
-        """Writes one exchange. A full disk loses the line and is logged: traffic comes first."""
-        # ASCII escapes, because a body may hold half a surrogate pair, which UTF-8 can't.
-        line = b"\n" * self._cut + json.dumps(exchange, separators=(",", ":")).encode() + b"\n"
-        written = 0
-        try:
-            while written < len(line):
-                written += os.write(self._fd, line[written:])
-        except OSError as error:
-            self.lost += 1
-            _log.warning("an exchange was not recorded: %s", error)
-        if written:
-            self._cut = written < len(line)
-
-    def close(self) -> None:
-        """Closes the file."""
-        os.close(self._fd)
 
 
 async def read_body(receive: Receive) -> bytes | None:

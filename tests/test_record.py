@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +25,12 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
+from served import WAIT_S, served, until
 
 from engine.bad import BadInput
-from serve import record as record_module
-from serve.record import Tape, passed_on, public_headers, recorder, upstream_url
+from serve import tape as tape_module
+from serve.record import passed_on, recorder, upstream_url
 
-WAIT_S = 10.0
 SSE = [(b"content-type", b"text/event-stream")]
 JSON = [(b"content-type", b"application/json")]
 
@@ -74,39 +73,6 @@ class Upstream:
         while (await receive())["type"] != "http.disconnect":
             pass
         self.left.set()
-
-
-@contextmanager
-def served(app: Any, lifespan: Any = "on") -> Iterator[str]:
-    """The application on a free port of loopback, in a thread of its own."""
-    # An upstream that breaks off makes uvicorn log an error; that is what the test wants.
-    config = uvicorn.Config(
-        app,
-        port=0,
-        lifespan=lifespan,
-        log_level="critical",
-        ws="none",
-        server_header=False,
-        date_header=False,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    until(lambda: server.started)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 def lines(path: Path, count: int) -> list[dict[str, Any]]:
@@ -372,46 +338,12 @@ def test_a_disk_that_takes_no_line_does_not_stop_the_traffic(
         return real(fd, data)
 
     with proxied(upstream, out) as proxy:
-        monkeypatch.setattr(record_module.os, "write", full)
+        monkeypatch.setattr(tape_module.os, "write", full)
         for n in range(3):
             reply = httpx.post(f"{proxy}/v1/chat/completions", json={"n": n})
             assert reply.content == upstream.pieces[0]
         assert [line["body"]["n"] for line in lines(out, 2)] == [0, 2]
     assert "not recorded" in caplog.text
-
-
-def test_the_tape_goes_on_after_a_cut_line(tmp_path: Path) -> None:
-    out = tmp_path / "raw.jsonl"
-    out.write_bytes(b'{"a": 1}\n{"b"')
-    out.chmod(0o644)
-    for number in (2, 3):
-        tape = Tape(out)
-        tape.append({"c": number})
-        tape.close()
-    assert out.read_bytes() == b'{"a": 1}\n{"b"\n{"c":2}\n{"c":3}\n'
-    assert stat.S_IMODE(out.stat().st_mode) == 0o600
-
-
-def test_half_a_write_is_finished_or_fenced(tmp_path: Path, monkeypatch: Any) -> None:
-    real = os.write
-    tape = Tape(tmp_path / "raw.jsonl")
-    monkeypatch.setattr(record_module.os, "write", lambda fd, data: real(fd, data[:3]))
-    tape.append({"a": 1})
-    answers = iter([3, OSError(28, "full")])
-
-    def breaks(fd: int, data: bytes) -> int:
-        answer = next(answers)
-        if isinstance(answer, OSError):
-            raise answer
-        return real(fd, data[:answer])
-
-    monkeypatch.setattr(record_module.os, "write", breaks)
-    tape.append({"b": 1})
-    monkeypatch.setattr(record_module.os, "write", real)
-    tape.append({"c": 1})
-    tape.close()
-    assert (tmp_path / "raw.jsonl").read_bytes() == b'{"a":1}\n{"b\n{"c":1}\n'
-    assert tape.lost == 1
 
 
 @pytest.mark.parametrize(
@@ -439,15 +371,6 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
         recorder("http://h", tmp_path / "nowhere" / "raw.jsonl")
 
 
-def test_headers() -> None:
-    given = [
-        (b"Set-Cookie", b"1"),
-        (b"X-Goog-Api-Key", b"2"),
-        (b"proxy-authorization", b"3"),
-        (b"x-auth-token", b"4"),
-        (b"x-session-id", b"5"),
-        (b"Content-Type", b"\xe9"),
-    ]
-    assert public_headers(given) == [["x-session-id", "5"], ["Content-Type", "é"]]
+def test_headers_of_one_hop_go_no_further() -> None:
     hops = [(b"Connection", b"close, X-Hop"), (b"x-hop", b"1"), (b"TE", b"a"), (b"X-End", b"b")]
     assert passed_on(hops) == [(b"x-end", b"b")]
