@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from cache.journal_files import NEWEST, JournalFiles
 from cache.ports import Files, Jobs
 
 
@@ -64,29 +65,33 @@ class CacheEvent:
     tokens: int
     nbytes: int = 0
     why: str = ""
+    wall_s: float = field(default=0.0, compare=False)
+    """When the journal was told."""
 
 
 class Journal:
-    """The last rows in memory, counters over all of them, and a file when there is one.
+    """The last rows in memory, counters over all of them, and files when there is a directory.
 
-    Rows reach the file in batches through a job, so that no turn waits for a drive. A failed write
-    loses those rows from the file and is counted; the turn goes on.
+    Rows reach the files in batches through a job, so that no turn waits for a drive. A failed write
+    loses those rows from the files and is counted; the turn goes on.
     """
 
-    FILE = "journal.jsonl"
+    FILE = NEWEST
 
-    def __init__(self, files: Files | None = None, rows_kept: int = 10_000) -> None:
+    def __init__(
+        self,
+        files: Files | None = None,
+        rows_kept: int = 10_000,
+        file_bytes: int = 32 * 2**20,
+        files_kept: int = 8,
+    ) -> None:
+        """A file of `file_bytes` makes way for another, and so many older ones stay. Raises
+        OSError."""
         self.rows: deque[TurnRow] = deque(maxlen=rows_kept)
         self.events: deque[CacheEvent] = deque(maxlen=rows_kept)
         self.counters: Counter[str] = Counter()
-        self._files = files
-        self._waiting: list[dict[str, Any]] = []
-        self._offset = 0
-        if files is not None:
-            if files.exists(self.FILE):
-                self._offset = files.size(self.FILE)
-            else:
-                files.close(files.create(self.FILE))
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._files = JournalFiles(files, file_bytes, files_kept) if files is not None else None
 
     def add(self, row: TurnRow, jobs: Jobs | None = None) -> None:
         """Take a row in; with a file, ask `jobs` to write it."""
@@ -98,14 +103,16 @@ class Journal:
         self.counters["forwarded_tokens"] += row.forwarded
         self.counters["output_tokens"] += row.output
         self.counters[f"source.{row.source}"] += 1
+        self.counters[f"cached.{row.source}"] += row.cached
         self.counters[f"why.{row.why}"] += 1
         self._queue(_plain(row), jobs)
 
     def note(self, event: CacheEvent, wall_s: float, jobs: Jobs | None = None) -> None:
         """Take an event in, as `add` does a row."""
+        event = replace(event, wall_s=wall_s)
         self.events.append(event)
         self.counters[f"{event.tier}.{event.event}"] += 1
-        self._queue({"wall_s": wall_s} | _plain(event), jobs)
+        self._queue(_plain(event), jobs)
 
     def _queue(self, line: dict[str, Any], jobs: Jobs | None) -> None:
         if self._files is not None and jobs is not None:
@@ -114,20 +121,11 @@ class Journal:
 
     def _write(self) -> Iterator[None]:
         yield
-        batch, self._waiting = self._waiting, []
-        if not batch or self._files is None:
-            return
-        data = "".join(json.dumps(line) + "\n" for line in batch).encode()
-        try:
-            handle = self._files.open(self.FILE)
-            try:
-                self._files.write(handle, self._offset, data)
-            finally:
-                self._files.close(handle)
-        except OSError:
+        batch: list[bytes] = []
+        while self._waiting:  # The turn's thread may add to it meanwhile.
+            batch.append(json.dumps(self._waiting.popleft()).encode() + b"\n")
+        if batch and self._files is not None and not self._files.append(batch):
             self.counters["journal_rows_unwritten"] += len(batch)
-            return
-        self._offset += len(data)
 
 
 def _plain(row: TurnRow | CacheEvent) -> dict[str, Any]:
