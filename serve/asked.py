@@ -1,0 +1,69 @@
+"""What was asked: a request's messages as a prompt, its conversation, and what it is for"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.chat.clients import Identity, identify
+from engine.chat.dialect import Dialect
+from engine.chat.gallery import Gallery
+from engine.chat.messages import ChatError, Message, messages_of, tools_of
+from engine.chat.rendered import Rendered
+from engine.prompt import Prompt
+from serve.conversations import Conversations
+from serve.errors import bad_request
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was understood."""
+
+    who: Identity
+    session: str | None
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...]
+    rendered: Rendered
+
+
+class Asking:
+    """Reads requests. Not for two threads at once: rendered messages are kept."""
+
+    def __init__(self, dialect: Dialect, gallery: Gallery) -> None:
+        self._dialect, self._gallery = dialect, gallery
+        self._conversations = Conversations()
+
+    def read(
+        self, headers: Sequence[tuple[str, str]], body: Mapping[str, Any], *, peeks: bool = False
+    ) -> Asked:
+        """The request as it was understood; raises ApiError. One that only `peeks` leaves no
+        conversation behind."""
+        try:
+            messages = tuple(messages_of(body.get("messages"), self._gallery.see))
+            tools = tuple(tools_of(body.get("tools")))
+        except ChatError as error:
+            raise bad_request(str(error), param="messages") from None
+        who = identify(headers, body, messages, tools)
+        session = who.session
+        if session is None:
+            session = self._conversations.session_of(who.kind, messages, peeks=peeks)
+        rendered = self._dialect.render(messages, tools)
+        return Asked(who, session, messages, tools, rendered)
+
+    def prompt(self, asked: Asked, answer_max: int) -> Prompt:
+        """The prompt of a request whose answer may have so many tokens."""
+        rendered, who = asked.rendered, asked.who
+        return Prompt(
+            rendered.ids,
+            asked.session,
+            who.client,
+            who.kind,
+            rendered.tools,
+            rendered.system,
+            answer_max,
+            rendered.valued,
+            pictures=tuple(self._gallery.picture(image) for _, image in rendered.shown),
+            last_user=rendered.last_user,
+            first_answer=rendered.first_answer,
+        )

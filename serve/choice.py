@@ -1,0 +1,133 @@
+"""One choice of an answer: which rule writes it, who reads it, and what is ordered of the desk"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cache.suffix_store import SuffixStore
+from cache.types import Ids
+from engine.chat.dialect import Dialect, inside_thought, open_call
+from engine.decode import Rule
+from engine.forced import Forced
+from engine.lookup import Lookup
+from engine.monitor import Budget, Monitor
+from engine.opening import Opening
+from engine.penalties import Penalised
+from engine.sampling import Greedy, Sampled
+from engine.scored import Scored
+from serve.chat.writer import Writer
+from serve.voice import Speaking
+from serve.wish import Wish
+
+DRAFTS = 3
+"""Guesses of a verify block."""
+ACCEPTED = 0.6
+"""Of a script's tokens, the share that a round takes as accepted drafts; a script has no model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer that a script gives."""
+
+    ids: Ids
+    round_s: float
+    """Seconds from one round to the next."""
+    seed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What writes one answer and what reads it."""
+
+    rule: Rule
+    voice: Speaking
+    scored: Scored | None
+    limit: int
+
+
+class Choosing:
+    """Makes choices for requests; knows the model's format and what the server was started with."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        vocab: int,
+        suffixes: SuffixStore | None,
+        phrase: Callable[[], str],
+    ) -> None:
+        """`phrase` closes a thought that is too long."""
+        self._dialect, self._vocab = dialect, vocab
+        self._suffixes, self._phrase = suffixes, phrase
+
+    def make(
+        self,
+        wish: Wish,
+        number: int,
+        prompt: Ids,
+        tools: Sequence[Mapping[str, Any]],
+        room: int,
+        new_id: Callable[[], str],
+        given: Given | None = None,
+    ) -> Choice:
+        """Choice `number` of a request, whose answer may have `room` tokens."""
+        inside = inside_thought(self._dialect, prompt)
+        limit = room
+        rule: Rule
+        monitor = None
+        if given is not None:
+            limit = min(room, len(given.ids))
+            rule = Forced(
+                given.ids, seed=given.seed, vocab=self._vocab, drafts=DRAFTS, accepted=ACCEPTED
+            )
+        else:
+            rule = self._written(wish, number, tools, inside)
+            end_id = self._dialect.think_end
+            if inside and wish.thinking_max is not None and end_id is not None:
+                phrase = tuple(self._encoded(self._phrase()))
+                rule = monitor = Monitor(rule, Budget(wish.thinking_max, end_id, phrase))
+            rule = self._opened(wish, rule, tools, inside)
+        scored = Scored(rule, wish.logprobs) if wish.logprobs is not None else None
+        writer = Writer(
+            self._dialect,
+            tools=schemas(tools),
+            stop=wish.stop,
+            parse_calls=bool(tools) and wish.tool_choice != "none",
+            new_id=new_id,
+            inside=inside,
+        )
+        return Choice(
+            scored or rule, Speaking(writer, monitor, stops=bool(wish.stop)), scored, limit
+        )
+
+    def _written(self, wish: Wish, number: int, tools: Sequence[Any], inside: bool) -> Rule:
+        """The request's own rule: greedy or sampled, with its penalties."""
+        lookup = Lookup(self._suffixes)
+        sampling = wish.sampling_of(number)
+        rule: Rule = Greedy(DRAFTS, lookup) if wish.greedy else Sampled(sampling, DRAFTS, lookup)
+        return rule if wish.penalties.none else Penalised(rule, wish.penalties)
+
+    def _opened(self, wish: Wish, rule: Rule, tools: Sequence[Any], inside: bool) -> Rule:
+        """A call is what the answer begins with, where the request wants one."""
+        if not wish.must_call:
+            return rule
+        names = [wish.tool_choice] if wish.tool_named else sorted(schemas(tools))
+        gap = self._encoded(self._dialect.gaps.content) if inside else []
+        runs = [[*gap, *open_call(self._dialect, name).tolist()] for name in names]
+        return Opening(rule, self._dialect.think_end if inside else None, runs)
+
+    def _encoded(self, text: str) -> list[int]:
+        return self._dialect.tokenizer.encode(text, specials=False).tolist()
+
+
+def schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The parameters' schemas of tools, by the functions' names."""
+    found = {}
+    for tool in tools:
+        function = tool.get("function")
+        of = function if isinstance(function, Mapping) else tool
+        if isinstance(of.get("name"), str):
+            parameters = of.get("parameters")
+            found[of["name"]] = parameters if isinstance(parameters, Mapping) else {}
+    return found

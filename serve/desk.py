@@ -1,0 +1,324 @@
+"""The desk: the one thread that owns engine and caches; turns are served there, a step at a time"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from cache.journal import TurnRow
+from cache.ports import Clock
+from cache.types import GOES_ON
+from engine.box import Box
+from engine.events import Chunk, Resumed, Tokens
+from engine.slots import Slots
+from engine.turn import Refused, turn
+from serve.heard import Broke, Ended, NoRoom, Reading, Said
+from serve.order import Order
+
+T = TypeVar("T")
+IDLE_LOOK_S = 0.25
+"""Seconds between two looks for idle work while nobody asks for anything."""
+
+_log = logging.getLogger(__name__)
+
+
+class Busy(Exception):
+    """The engine had requests to serve for all of the time that the caller would wait."""
+
+
+class Closed(Exception):
+    """The server stops."""
+
+
+@dataclass(slots=True)
+class _Call(Generic[T]):
+    """A question that is answered on the engine's thread."""
+
+    work: Callable[[], T]
+    given: Future[T]
+    until_s: float | None
+    """Wait for the engine to be idle, but no longer; None is answered between two steps."""
+
+
+Idle = Callable[[Callable[[], bool]], bool]
+"""Work for when nobody asks for anything. Gets `wanted`, which says that somebody does; returns
+whether it did something."""
+
+
+class Desk:
+    """Serves orders in the slots that choose them, one step of each after another.
+
+    All calls from other threads go through a queue. What only looks is answered between two steps;
+    what moves rows waits until no turn is under way.
+    """
+
+    def __init__(self, slots: Slots, clock: Clock, idle: Idle, ended: Callable[..., None]) -> None:
+        """`idle` is called while nobody asks for anything, `ended(row, order)` after every turn."""
+        self._slots, self._clock = slots, clock
+        self._idle, self._ended = idle, ended
+        self._changed = threading.Condition()
+        self._inbox: deque[Order | _Call] = deque()
+        self._waiting: list[Order] = []
+        self._active: list[Order] = []
+        self._calls: list[_Call] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.last_end_s = clock.mono_s()
+        """When the last turn ended."""
+
+    # from any thread
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def submit(self, order: Order) -> None:
+        """Take an order on; it hears of everything else. Raises Closed."""
+        self._post(order)
+
+    def wake(self) -> None:
+        """An order has gone."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def between(self, work: Callable[[], T]) -> Future[T]:
+        """Let `work` look at engine and caches between two steps. Raises Closed."""
+        call = _Call(work, Future(), None)
+        self._post(call)
+        return call.given
+
+    def alone(self, work: Callable[[], T], wait_s: float) -> Future[T]:
+        """Run `work` when no turn is under way; it gets Busy when one waits already, or when that
+        is not so within `wait_s`. Raises Closed."""
+        call = _Call(work, Future(), self._clock.mono_s() + wait_s)
+        if self.waiting:
+            call.given.set_exception(Busy())
+            return call.given
+        self._post(call)
+        return call.given
+
+    @property
+    def waiting(self) -> int:
+        """Orders that no slot serves yet."""
+        return len(self._waiting) + sum(isinstance(one, Order) for one in list(self._inbox))
+
+    @property
+    def active(self) -> int:
+        """Orders whose turn is under way."""
+        return len(self._active)
+
+    def wanted(self) -> bool:
+        """Whether somebody waits for the engine's thread; may be asked from it in the middle."""
+        return bool(self._inbox) or bool(self._waiting) or self._closing
+
+    def close(self) -> None:
+        """End the turns under way as if their clients had left, then the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _post(self, one: Order | _Call) -> None:
+        with self._changed:
+            if self._closing:
+                raise Closed
+            self._inbox.append(one)
+            self._changed.notify_all()
+
+    # on the engine's thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._take()
+            self._answer_calls()
+            self._place()
+            if not self._step():
+                self._rest()
+        self._take()
+        for order in self._active:
+            self._leave(order)
+        for order in self._waiting:
+            order.tell(Broke("the server stops"))
+        for call in self._calls:
+            call.given.set_exception(Closed())
+
+    def _take(self) -> None:
+        """What has come since the last step."""
+        while self._inbox:
+            one = self._inbox.popleft()
+            if isinstance(one, Order):
+                self._waiting.append(one)
+            else:
+                self._calls.append(one)
+
+    def _answer_calls(self) -> None:
+        """Answer what may be answered now."""
+        kept: list[_Call] = []
+        for call in self._calls:
+            if call.until_s is None or not self._active:
+                self._answer(call)
+            elif self._waiting or self._clock.mono_s() >= call.until_s:
+                call.given.set_exception(Busy())
+            else:
+                kept.append(call)
+        self._calls = kept
+
+    @staticmethod
+    def _answer(call: _Call) -> None:
+        if not call.given.set_running_or_notify_cancel():
+            return
+        try:
+            call.given.set_result(call.work())
+        except Exception as error:
+            call.given.set_exception(error)
+
+    def _place(self) -> None:
+        """Let every waiting order start that finds a slot, in the order they came."""
+        still: list[Order] = []
+        for order in self._waiting:
+            if order.gone:
+                order.tell(Broke("the client left before its turn"))
+            elif not self._start(order):
+                still.append(order)
+        self._waiting = still
+
+    def _start(self, order: Order) -> bool:
+        """Begin an order's turn; False when it must wait."""
+        busy = {one.box.slot for one in self._active if one.box is not None}
+        if self._follows(order):
+            return False
+        box = self._slots.main
+        if order.rewrite is not None:
+            if box.slot in busy:
+                return False
+            box.stack.leave()
+        if order.rewrite is None or not order.rewrite(order):
+            chosen = self._slots.choose(order.prompt, busy)
+            if chosen is None:
+                return False
+            box = chosen
+        if order.known is not None:
+            self._tell_known(order, box)
+            return True
+        prompt = order.prompt
+        order.box, order.begun_s = box, self._clock.mono_s()
+        voice = order.voice
+        over = voice.heard if voice.stops else None
+        order.turn = turn(box, prompt, order.rule, order.limit, order.stop_ids, voice.read, over)
+        self._active.append(order)
+        return True
+
+    def _tell_known(self, order: Order, box: Box) -> None:
+        """Give an answer that was written ahead; the engine has no part in it."""
+        assert order.known is not None
+        answer = list(order.known)
+        order.first_s = self._clock.mono_s()
+        order.voice.heard(answer)
+        order.tell(Said(tuple(order.voice.take()), len(answer)))
+        prompt = order.prompt
+        row = TurnRow(
+            wall_s=self._clock.wall_s(),
+            session=prompt.session,
+            client=prompt.client,
+            kind=prompt.kind,
+            prompt=len(prompt.ids),
+            asked=order.asked or len(prompt.ids),
+            cached=len(prompt.ids),
+            source=order.source or "known",
+            why="end",
+            output=len(answer),
+            finish="stop" if answer[-1] in order.stop_ids else "length",
+        )
+        box.journal.add(row, box.jobs)
+        self._ended(row, order)
+        order.tell(Ended(row))
+
+    def _follows(self, order: Order) -> bool:
+        """Whether a turn of its own conversation is under way: what that writes it may go on with."""
+        prompt = order.prompt
+        if prompt.session is None or prompt.kind not in GOES_ON:
+            return False
+        others = (one.prompt for one in self._active)
+        return any(one.session == prompt.session and one.kind in GOES_ON for one in others)
+
+    def _step(self) -> bool:
+        """One step of every turn that is due; False when there was nothing to do."""
+        now_s, stepped = self._clock.mono_s(), False
+        for order in list(self._active):
+            if order.gone:
+                self._leave(order)
+            elif order.due_s <= now_s:
+                self._advance(order)
+            else:
+                continue
+            stepped = True
+        return stepped
+
+    def _advance(self, order: Order) -> None:
+        """The next event of one turn."""
+        assert order.turn is not None
+        try:
+            event = next(order.turn, None)
+        except Exception as error:
+            _log.exception("a turn failed")
+            self._over(order)
+            order.tell(Broke(f"the engine failed: {type(error).__name__}"))
+            return
+        match event:
+            case None:
+                self._finished(order)
+            case Refused(why, retry_after_s):
+                order.turn.close()
+                self._over(order)
+                order.tell(NoRoom(why, retry_after_s))
+            case Resumed(line, plan):
+                order.size, order.line = len(plan.served), line
+                order.tell(Reading(line.tokens, order.size, line))
+            case Chunk(done):
+                order.tell(Reading(done, order.size, order.line))
+            case Tokens(ids):
+                now_s = self._clock.mono_s()
+                order.first_s = order.first_s or now_s
+                order.due_s = now_s + order.round_s
+                order.answer += ids
+                if not order.voice.stops:
+                    order.voice.heard(order.answer)
+                order.tell(Said(tuple(order.voice.take()), len(ids)))
+
+    def _leave(self, order: Order) -> None:
+        """Its client went away: what was computed is kept."""
+        assert order.turn is not None
+        order.turn.close()
+        self._finished(order)
+
+    def _finished(self, order: Order) -> None:
+        row = self._over(order)
+        order.tell(Ended(row) if row is not None else Broke("nothing was served"))
+
+    def _over(self, order: Order) -> TurnRow | None:
+        """Its slot is free again; the row that its turn left."""
+        self._active.remove(order)
+        self.last_end_s = self._clock.mono_s()
+        assert order.box is not None
+        self._slots.used(order.box)
+        rows = order.box.journal.rows
+        row = rows[-1] if rows else None
+        if row is not None:
+            self._ended(row, order)
+        return row
+
+    def _rest(self) -> None:
+        """Nobody asks for anything, or everybody waits for a slow script."""
+        if not self._active and not self.wanted() and self._idle(self.wanted):
+            return
+        until_s = min((order.due_s for order in self._active), default=float("inf"))
+        wait_s = min(IDLE_LOOK_S, max(0.0, until_s - self._clock.mono_s()))
+        with self._changed:
+            if not self._inbox and not self._closing:
+                self._changed.wait(wait_s)

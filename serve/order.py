@@ -1,0 +1,80 @@
+"""An order: one answer that is wanted, from the request's arrival to the end of its turn"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cache.account import Answer
+from cache.types import COLD, Line
+from engine.box import Box
+from engine.decode import Rule
+from engine.events import Event
+from engine.prompt import Prompt
+from serve.chat.deltas import Delta
+from serve.heard import Heard
+
+
+class Voice(Protocol):
+    """Takes an answer's tokens as they come and makes of them what the client gets."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether what it says may end the answer; else it hears of tokens that count anyway."""
+
+    def heard(self, answer: Sequence[int]) -> int | None:
+        """The answer so far; how many of its tokens count, once it has come to its end."""
+
+    def take(self) -> list[Delta]:
+        """What is new for the client since the last call."""
+
+    def read(self, answer: Sequence[int]) -> Answer:
+        """What the caches want to know of it."""
+
+
+Rewrite = Callable[["Order"], bool]
+"""Asked on the engine's thread right before the order is placed, with the main slot idle: it may
+put another prompt in the order, with what writes and reads its answer; whether it did."""
+
+
+@dataclass(slots=True)
+class Order:
+    """One answer that is wanted. Made by a request's task, served by the desk."""
+
+    prompt: Prompt
+    rule: Rule
+    limit: int
+    stop_ids: frozenset[int]
+    voice: Voice
+    tell: Callable[[Heard], None]
+    """Called on the engine's thread; must not wait."""
+    arrived_s: float
+    rewrite: Rewrite | None = None
+    round_s: float = 0.0
+    """Least seconds from one round of its answer to the next: a script may be slow on purpose."""
+    gone: bool = False
+    """Nobody waits for it any more: its turn ends at the next event."""
+
+    answer: list[int] = field(default_factory=list)
+    source: str | None = None
+    """What its usage says served it, where that is another than the line's kind."""
+    known: tuple[int, ...] | None = None
+    """The answer, where it was written before; nothing is read then."""
+    asked: int = 0
+    """Tokens of the prompt as the client sent it, where another one is served."""
+    box: Box | None = None
+    turn: Generator[Event, None, None] | None = None
+    begun_s: float = 0.0
+    first_s: float | None = None
+    """When its first token came."""
+    due_s: float = 0.0
+    size: int = 0
+    """Tokens of its prompt as it is served."""
+    line: Line = COLD
+    """Where its prefill began."""
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from its arrival to its first token."""
+        return self.first_s - self.arrived_s if self.first_s is not None else None

@@ -1,0 +1,215 @@
+"""The service: what every route needs, from a request's body to what is heard of its answer"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cache.journal import TurnRow
+from engine.chat.gallery import Gallery
+from engine.chat.messages import Reply
+from serve.asked import Asked, Asking
+from serve.choice import Choosing, Given
+from serve.desk import Busy, Closed, Desk
+from serve.errors import busy, context_length_exceeded, stopping
+from serve.heard import LAST, Heard
+from serve.house import House
+from serve.metrics import Metrics
+from serve.order import Order
+from serve.script import Script
+from serve.wish import Defaults, Wish
+
+T = TypeVar("T")
+CALL_WAIT_S = 3.0
+"""How long a peek waits for the engine (the seed's figure)."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the server says of itself."""
+
+    model: str
+    answer_tokens: int | None = None
+    """Of an answer whose request names no limit, where the model wants another than the settings:
+    a random one never comes to an end."""
+    token: str | None = field(default=None, repr=False)
+
+
+class Hearing:
+    """One order, as the request's task hears of it."""
+
+    def __init__(self, service: Service, order: Order, queue: asyncio.Queue[Heard]) -> None:
+        self.order = order
+        self._desk, self._queue = service.desk, queue
+        self.over = False
+
+    async def next(self, wait_s: float | None = None) -> Heard | None:
+        """What is heard next; None when it is silent for `wait_s`."""
+        try:
+            heard = await asyncio.wait_for(self._queue.get(), wait_s)
+        except TimeoutError:
+            return None
+        self.over = isinstance(heard, LAST)
+        return heard
+
+    def leave(self) -> None:
+        """Nobody waits for it any more; its turn ends at the next event."""
+        if not self.over:
+            self.order.gone = True
+            self._desk.wake()
+
+
+class Service:
+    """Everything between the routes and the engine."""
+
+    def __init__(self, house: House, about: About, script: Script | None = None) -> None:
+        self.house, self.about = house, about
+        self._script = script
+        self.gallery = Gallery()
+        self.asking = Asking(house.dialect, self.gallery)
+        self.metrics = Metrics()
+        self.desk = Desk(house.slots, house.clock, self._idle, self._ended)
+        self._choosing = Choosing(
+            house.dialect,
+            house.engine.vocab,
+            house.suffixes,
+            lambda: house.settings.serving.thinking_phrase,
+        )
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
+        self._said = 0
+        """Answers that the script gave."""
+
+    # a request's way
+
+    def defaults(self) -> Defaults:
+        """What holds where a request says nothing."""
+        serving, own = self.house.settings.serving, self.house.dialect.defaults
+        usual = Defaults(vocab=self.house.engine.vocab, seed=secrets.randbits(31))
+        sampling = usual.sampling.with_model(own.temperature, own.top_p, own.top_k)
+        thinking = serving.thinking
+        return Defaults(
+            vocab=usual.vocab,
+            seed=usual.seed,
+            sampling=sampling,
+            thinking_max=thinking.unsaid,
+            efforts=thinking.efforts,
+        )
+
+    async def ask(
+        self,
+        headers: Sequence[tuple[str, str]],
+        body: Mapping[str, Any],
+        wish: Wish,
+        *,
+        peeks: bool = False,
+    ) -> Asked:
+        """The request as a prompt; raises ApiError, also for one that has no room in the window."""
+        loop = asyncio.get_running_loop()
+        asked = await loop.run_in_executor(
+            self._reading,
+            lambda: self.asking.read(headers, body, thinking=wish.thinking_max != 0, peeks=peeks),
+        )
+        size, window = len(asked.rendered.ids), self.house.engine.window
+        if size >= window:
+            raise context_length_exceeded(size, window)
+        return asked
+
+    def room(self, asked: Asked, wish: Wish) -> int:
+        """Tokens that the answer may have."""
+        left = self.house.engine.window - len(asked.rendered.ids)
+        usual = self.about.answer_tokens or self.house.settings.serving.answer_tokens
+        return min(left, wish.answer_max or usual or left)
+
+    async def order(self, asked: Asked, wish: Wish, number: int = 0) -> Hearing:
+        """Order one choice of the desk; raises ApiError when the server stops."""
+        loop = asyncio.get_running_loop()
+        room = self.room(asked, wish)
+        prompt = await loop.run_in_executor(self._reading, self.asking.prompt, asked, room)
+        given = self._given(asked) if self._script is not None else None
+        choice = self._choosing.make(
+            wish, number, asked.rendered.ids, asked.tools, room, _call_id, given
+        )
+        queue: asyncio.Queue[Heard] = asyncio.Queue()
+
+        def tell(heard: Heard) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, heard)
+
+        order = Order(
+            prompt,
+            choice.rule,
+            choice.limit,
+            self.house.dialect.stop_ids,
+            choice.voice,
+            tell,
+            self.house.clock.mono_s(),
+            round_s=given.round_s if given is not None else 0.0,
+        )
+        order.scored = choice.scored
+        self._submit(order)
+        return Hearing(self, order, queue)
+
+    def _submit(self, order: Order) -> None:
+        try:
+            self.desk.submit(order)
+        except Closed:
+            raise stopping() from None
+
+    def _given(self, asked: Asked) -> Given:
+        """What the script says to a request."""
+        assert self._script is not None
+        said = self._script.answer(asked.who, asked.messages, asked.tools)
+        reply: Reply = said.reply
+        ids = self.house.dialect.template.answer_ids(reply, asked.messages).ids
+        self._said += 1
+        return Given(ids, said.round_s, f"script:{self._said}")
+
+    # questions about the engine
+
+    async def between(self, work: Any) -> Any:
+        """What `work` finds between two steps of the engine; raises ApiError."""
+        try:
+            return await asyncio.wrap_future(self.desk.between(work))
+        except Closed:
+            raise stopping() from None
+
+    async def alone(self, work: Any, wait_s: float = CALL_WAIT_S) -> Any:
+        """What `work` does while no turn is under way; raises ApiError, 409 when one always is."""
+        try:
+            future: Future[Any] = self.desk.alone(work, wait_s)
+            return await asyncio.wrap_future(future)
+        except Busy:
+            raise busy("Requests are being served; ask again when none is.") from None
+        except Closed:
+            raise stopping() from None
+
+    # the engine's thread
+
+    def _idle(self, wanted: Any) -> bool:
+        rested_s = self.house.clock.mono_s() - self.desk.last_end_s
+        return self.house.idle(wanted, rested_s)
+
+    def _ended(self, row: TurnRow, order: Order) -> None:
+        self.metrics.saw(row, order.ttft_s)
+
+    # its life
+
+    def start(self) -> None:
+        """Bring back what the last stop left, then serve."""
+        self.house.start()
+        self.desk.start()
+
+    def stop(self) -> int:
+        """A planned stop; how many conversations are on the drive afterwards."""
+        self.desk.close()
+        self._reading.shutdown()
+        saved = self.house.stop()
+        self.house.close()
+        return saved
+
+
+def _call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
