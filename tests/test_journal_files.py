@@ -141,6 +141,8 @@ def test_a_failure_anywhere_loses_what_it_says_and_nothing_else() -> None:
             at = files()
             at.fault = Fault(number, errno.EIO, half=half, reverts=reverts)
             told = played(at)
+            at.fault = None
+            JournalFiles(at, SMALL, kept=3)
             state = at.snapshot()
             # A drive that loses what it fails to sync leaves zeros in the file before.
             found = numbers({NEWEST: state[NEWEST]} if reverts else state)
