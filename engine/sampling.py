@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,6 +28,17 @@ class Sampling:
     def __post_init__(self) -> None:
         assert self.temperature >= 0.0 and 0.0 < self.top_p <= 1.0 and self.top_k >= 0
         assert 0.0 <= self.min_p <= 1.0
+
+    def with_model(
+        self, temperature: float | None, top_p: float | None, top_k: int | None
+    ) -> Sampling:
+        """The same with what a model's files ask for; None is no wish."""
+        return replace(
+            self,
+            temperature=self.temperature if temperature is None else temperature,
+            top_p=self.top_p if top_p is None else top_p,
+            top_k=self.top_k if top_k is None else top_k,
+        )
 
 
 class Drafting:
