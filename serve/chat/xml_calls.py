@@ -15,6 +15,8 @@ _BLANK = " \t\r\n"
 _BLANKS_MAX = 16
 """Whitespace between two tags; more of it is no layout."""
 _NAME_MAX = 256
+_ENDS = tuple(gap + tag for gap in ("", "\n") for tag in (_VALUE_END, _FUNCTION_END))
+_LAST = re.compile(rf"{_FUNCTION_END}[{_BLANK}]{{0,{_BLANKS_MAX}}}\Z")
 _SURE = len("</p")
 """So much of an end tag, and a value that breaks off there is taken to end before it."""
 
@@ -24,7 +26,8 @@ class XmlCall:
 
     A value ends at a `</parameter>` only where a further parameter or the end of the call follows,
     so that values may hold the tags themselves. `</function>` is the end only where nothing
-    follows it. Text in place of parameters is passed on as the arguments.
+    follows it, and then also of a value that lacks its own end. Text in place of parameters is
+    passed on as the arguments.
     """
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
@@ -137,11 +140,11 @@ class XmlCall:
     def _value_breaks(self, closed: bool) -> None:
         """The call ends inside a value, of which `_held` has not been said."""
         text = self._held
-        if closed:
-            text = re.sub(rf"\n?(?:</function>[{_BLANK}]*)?\Z", "", text, count=1)
-        size = partial(text, ("\n" + _VALUE_END, _VALUE_END))
+        size = partial(text, _ENDS)
         if size >= _SURE + text[len(text) - size :].startswith("\n"):
             text = text[: len(text) - size]
+        elif closed:
+            text = text.removesuffix("\n")
         if self._quoted:
             self._out.append(escaped(text) + '"' * closed)
         elif closed:
@@ -201,11 +204,15 @@ def _value_end(text: str, start: int, ended: bool) -> tuple[int, int]:
         blanks = len(after) - len(follows)
         before = at - text.endswith("\n", 0, at)
         if blanks <= _BLANKS_MAX:
-            last = follows.startswith(_FUNCTION_END) and _ends(follows[len(_FUNCTION_END) :])
-            part = any(tag.startswith(follows) for tag in (_KEY, _FUNCTION_END))
-            if follows.startswith(_KEY) or ((last or part) and ended):
+            open_ = any(tag.startswith(follows) for tag in (_KEY, _FUNCTION_END))
+            open_ |= follows.startswith(_FUNCTION_END) and _ends(follows[len(_FUNCTION_END) :])
+            if follows.startswith(_KEY) or (open_ and ended):
                 return before, len(text) - len(follows)
-            if last or part:
+            if open_:
                 return before, 0
         at = text.find(_VALUE_END, at + 1)
-    return len(text) - partial(text, ("\n" + _VALUE_END, _VALUE_END)), 0
+    last = _LAST.search(text, max(start, len(text) - len(_FUNCTION_END) - _BLANKS_MAX))
+    if last is not None:
+        at = last.start()
+        return at - text.endswith("\n", 0, at), at if ended else 0
+    return len(text) - partial(text, _ENDS), 0
