@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from cache.ports import Memory
 from cache.types import Cost, Limits
@@ -86,6 +86,24 @@ class Budget:
         assert names == [name for name in LEVELS if name in names], f"not cheapest first: {names}"
         self._levels = tuple(levels)
 
+    def stats(self) -> dict[str, Any]:
+        """Limits, what is held under them, and what was given back, in plain values."""
+        kinds: dict[str, dict[str, int]] = {"shed": {}, "declined": {}}
+        for name, count in self.counters.items():
+            kind, _, level = name.partition(".")
+            if level:
+                kinds[kind][level] = count
+        return {
+            "limits": asdict(self.limits),
+            "allocated_bytes": self._memory.allocated_bytes(),
+            "reserve_bytes": self._memory.reserve_bytes(),
+            "learned_bytes": self.workspace.learned_bytes,
+            "spare": {level.name: level.held_bytes() for level in self._levels},
+            "shed": kinds["shed"],
+            "declined": kinds["declined"],
+            "refused": self.counters["refused"],
+        }
+
     @property
     def shed_bytes(self) -> int:
         """What the caches have given back so far."""
@@ -123,6 +141,15 @@ class Budget:
         have = max(0, self.limits.peak_bytes - self._least_bytes(self._levels))
         why = f"a prefill to {tokens:,} tokens takes {need:,} bytes, {have:,} could be had"
         return Refused(why, RETRY_AFTER_S, need, have)
+
+    def spare(self, tokens: int, nbytes: int) -> bool:
+        """Whether a prefill to `tokens`, and `nbytes` beside it, fit with no cache giving anything.
+
+        The allocator's reserve goes back for it, as far as needed.
+        """
+        need = self.workspace.bytes(tokens) + nbytes
+        self._reserve_back(self.limits.peak_bytes, need)
+        return self._over(self.limits.peak_bytes, need) <= 0
 
     def forwards(self) -> None:
         """A chunk of the prefill is about to be forwarded: what it takes is measured from here."""

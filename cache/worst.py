@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cache.config import StackConfig
 from cache.types import Cost, Limits
 
 Claims = Mapping[str, int]
@@ -37,6 +38,36 @@ class WorstCase:
         loaded = next(iter(self.resting.values()))
         held = max(self.resting_bytes, self.passing_bytes)
         return max(loaded, min(held, self.limits.peak_bytes))
+
+
+GUEST_COPIES = 2
+"""A guest's one anchor and its end."""
+
+
+def caches_of(config: StackConfig, cost: Cost, window: int, grid: int) -> dict[str, int]:
+    """The most that each cache of a slot with these settings holds."""
+    copy, guest = cost.anchor_bytes, config.guest
+    anchors = max(config.anchors.newest_kept, config.anchors.budget_bytes // copy)
+    if config.anchors.rule == "every":
+        anchors = window // min(grid, config.checkpoint_tokens or grid)
+    copies = GUEST_COPIES if guest.tokens_max and guest.stash_bytes else 0
+    return {
+        "state store": config.store.budget_bytes,
+        "anchors": anchors * copy,
+        "end anchor": config.keeps_end * copy,
+        "a guest's copies": copies * copy,
+        "stash": guest.stash_bytes,
+        "pool: parked and pinned": config.park.budget_bytes,
+    }
+
+
+def copies_of(config: StackConfig, cost: Cost, window: int) -> dict[str, int]:
+    """What a slot holds for a moment, beside what it replaces."""
+    block = min(config.park.block_rows, window)
+    return {
+        "a block in a swap": block * cost.row_bytes,
+        "a second end anchor": config.keeps_end * cost.anchor_bytes,
+    }
 
 
 def worst_case(

@@ -7,15 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cache.anchors import AnchorConfig
-from cache.parked import ParkConfig
+from cache import worst as caches
 from cache.rows import BLOCK_ROWS
 from cache.worst import Claims, WorstCase, worst_case
 from engine.slots import SIDE_ANCHORS
+from replay.models import stack_config
 from sim.profile import Profile
 
-GUEST_COPIES = 2
-"""A guest's one anchor and its end."""
 HEADER_BYTES, NAME_BYTES = 16_384, 24
 """What a file on the drive has beside rows or sections, at most: its header, whole pages, and in an
 anchor's the name of every chunk below."""
@@ -27,18 +25,10 @@ FRAMES_BYTES = 65_536
 def caches_of(board: Profile) -> Claims:
     """The most that each cache holds."""
     copy = board.anchor_bytes
-    anchors = max(AnchorConfig().newest_kept, board.resident_bytes // copy)
-    if board.anchor_rule == "every":
-        anchors = board.window // min(board.grid, board.checkpoint_tokens or board.grid)
-    guest = GUEST_COPIES if board.guest_tokens and board.stash_bytes else 0
+    own = caches.caches_of(stack_config(board), board.cost, board.window, board.grid)
     return {
         "encoded pictures": board.encoded_bytes,
-        "state store": board.store_bytes,
-        "anchors": anchors * copy,
-        "end anchor": board.end_anchor * copy,
-        "a guest's copies": guest * copy,
-        "stash": board.stash_bytes,
-        "pool: parked and pinned": board.park_bytes + board.pin_bytes,
+        **own,
         "side slots' copies": board.side_slots * (SIDE_ANCHORS + board.end_anchor) * copy,
         "the disk tier's buffers": staging_of(board),
         "the spill's buffers": spill_staging_of(board),
@@ -60,19 +50,11 @@ def spill_staging_of(board: Profile) -> int:
     return board.spill * 2 * (block + image)
 
 
-def copies_of(board: Profile) -> Claims:
-    """What is held for a moment, beside what it replaces."""
-    block = min(ParkConfig().block_rows, board.window)
-    return {
-        "a block in a swap": block * board.row_bytes,
-        "a second end anchor": board.end_anchor * board.anchor_bytes,
-    }
-
-
 def worst_of(board: Profile) -> WorstCase:
     """The board's worst case."""
-    caches, copies = caches_of(board), copies_of(board)
-    return worst_case(board.limits, board.cost, board.window, board.loaded_bytes, caches, copies)
+    copies = caches.copies_of(stack_config(board), board.cost, board.window)
+    claims = caches_of(board)
+    return worst_case(board.limits, board.cost, board.window, board.loaded_bytes, claims, copies)
 
 
 def worst_data(board: Profile) -> dict[str, Any]:

@@ -47,6 +47,10 @@ class Staging:
         """It is free again."""
         self._free.append(buffer)
 
+    def most_bytes(self) -> int:
+        """Bytes when all are there."""
+        return self._count * self._weight
+
     def held_bytes(self) -> int:
         """Bytes of all that were allocated."""
         return self._made * self._weight

@@ -190,8 +190,15 @@ class DiskTier:
 
     def held_bytes(self) -> int:
         """Memory: the staging buffers that were used so far."""
-        staging = (self.anchor_slots, self._chunk_slots, self._reading)
-        return sum(some.held_bytes() for some in staging)
+        return sum(some.held_bytes() for some in self._staging)
+
+    def most_bytes(self) -> int:
+        """Memory when all of them are used."""
+        return sum(some.most_bytes() for some in self._staging)
+
+    @property
+    def _staging(self) -> tuple[Staging, ...]:
+        return self.anchor_slots, self._chunk_slots, self._reading
 
     def stats(self) -> Mapping[str, Any]:
         """What is held and how it is used, in plain values."""

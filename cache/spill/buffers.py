@@ -24,6 +24,10 @@ class Buffers:
         """Whether they are there; they are made now if they never were."""
         return self.raw.make(self.grow) and self.images.make(self.grow)
 
+    def most_bytes(self) -> int:
+        """Memory when all are there."""
+        return self.raw.most_bytes() + self.images.most_bytes()
+
     def held_bytes(self) -> int:
         """Memory of those that were made."""
         return self.raw.held_bytes() + self.images.held_bytes()
