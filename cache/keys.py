@@ -33,6 +33,14 @@ def key_ids(digest: bytes, rows: int) -> npt.NDArray[np.int32]:
     return (-1 - stream.reshape(rows, _BITS) @ weights).astype(np.int32)
 
 
+def digest_of(ids: npt.NDArray[np.int32]) -> bytes:
+    """The SHA-256 digest of the content whose rows begin with these ids."""
+    assert len(ids) >= KEY_ROWS and (ids[:KEY_ROWS] < 0).all()
+    values = -1 - ids[:KEY_ROWS].astype(np.int64)
+    bits = (values[:, None] >> np.arange(_BITS - 1, -1, -1)) & 1
+    return np.packbits(bits.reshape(-1)[:256].astype(np.uint8)).tobytes()
+
+
 def whole_keys(ids: npt.NDArray[np.int32], at: int) -> int:
     """`at`, or where its content begins when sequences that part at `at` share too few rows of it.
 

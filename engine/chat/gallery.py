@@ -67,6 +67,10 @@ class Gallery:
         assert isinstance(found, Picture) and found.digest == image.digest, "an image changed"
         return found
 
+    def known(self, digest: bytes) -> Picture | None:
+        """The picture of this digest with its patches, if they are kept."""
+        return self._kept.get(digest)
+
     def _decode(self, url: str) -> Picture | Refused:
         """The picture, kept for whoever wants its patches."""
         self.decoded += 1
