@@ -1,4 +1,4 @@
-"""The command line: replay, record, scrub, import, diagnose, and run experiments."""
+"""The command line: replay, serve, record, scrub, import, diagnose, and run experiments."""
 
 from __future__ import annotations
 
@@ -205,6 +205,75 @@ def record(
     from serve.record import record as run_record
 
     run_record(upstream, out, host=host, port=port)
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Option(help="random: the small embedded one")] = "random",
+    name: Annotated[str, typer.Option(help="the model's name, as clients ask for it")] = "",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="a checkpoint's folder: its tokenizer and chat template", metavar="DIR"),
+    ] = None,
+    window: Annotated[int, typer.Option(help="tokens of the context")] = 131_072,
+    seed: Annotated[int, typer.Option("--seed", help="decides a random model's weights")] = 0,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="port; 0 is any free one")] = 8_000,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder for what is kept over restarts: heads of prompts, conversations, settings,"
+            " the journal; else all is in memory"
+        ),
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option(min=0, max=64, help="side slots: requests served beside the main one")
+    ] = 2,
+    side_window: Annotated[int, typer.Option(help="tokens of a side slot's context")] = 32_768,
+    token_file: Annotated[
+        Path | None, typer.Option(help="file with the bearer token; else MOORAGE_TOKEN's, or none")
+    ] = None,
+    allow_host: Annotated[
+        list[str], typer.Option(help="another name it may be called by", metavar="NAME")
+    ] = [],  # noqa: B006
+    allow_origin: Annotated[
+        list[str], typer.Option(help="another page that may use it", metavar="ORIGIN")
+    ] = [],  # noqa: B006
+    script: Annotated[
+        Path | None, typer.Option(help="answers to give instead of the model's own")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="folder to write every exchange to, text and all")
+    ] = None,
+    box_lock: Annotated[
+        Path | None, typer.Option(help="file whose lock is held while a summary is written ahead")
+    ] = None,
+    response_cache: Annotated[
+        int, typer.Option(min=0, help="MiB of answers that identical greedy requests get again")
+    ] = 0,
+    adopt_from: AdoptFrom = [],  # noqa: B006
+) -> None:
+    """Serve chat over the caches: an OpenAI-compatible API, and a page that says what they do."""
+    from serve.command import Flags, Setup
+    from serve.command import serve as run_serve
+
+    flags = Flags(
+        model=model,
+        name=name,
+        tokenizer=tokenizer,
+        window=window,
+        seed=seed,
+        host=host,
+        port=port,
+        token_file=token_file,
+        allow_hosts=tuple(allow_host),
+        allow_origins=tuple(allow_origin),
+        script=script,
+        record=record,
+        box_lock=box_lock,
+    )
+    setup = Setup(cache_dir, parallel, side_window, tuple(adopt_from), response_cache)
+    run_serve(flags, setup)
 
 
 @app.command()

@@ -9,11 +9,12 @@ from typing import Any
 from engine.chat.clients import Identity, identify
 from engine.chat.dialect import Dialect
 from engine.chat.gallery import Gallery
-from engine.chat.messages import ChatError, Message, messages_of, tools_of
+from engine.chat.messages import ChatError, Message
 from engine.chat.rendered import Rendered
 from engine.prompt import Prompt
 from serve.conversations import Conversations
 from serve.errors import bad_request
+from serve.wire_chat import ChatBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +36,25 @@ class Asking:
         self._conversations = Conversations()
 
     def read(
-        self, headers: Sequence[tuple[str, str]], body: Mapping[str, Any], *, peeks: bool = False
+        self,
+        headers: Sequence[tuple[str, str]],
+        sent: Mapping[str, Any],
+        body: ChatBody,
+        *,
+        thinking: bool = True,
+        peeks: bool = False,
     ) -> Asked:
-        """The request as it was understood; raises ApiError. One that only `peeks` leaves no
-        conversation behind."""
-        try:
-            messages = tuple(messages_of(body.get("messages"), self._gallery.see))
-            tools = tuple(tools_of(body.get("tools")))
-        except ChatError as error:
-            raise bad_request(str(error), param="messages") from None
-        who = identify(headers, body, messages, tools)
+        """The request as it was understood; raises ApiError. `sent` is the body as it came. One
+        that only `peeks` leaves no conversation behind."""
+        messages, tools = body.messages_in(self._gallery.see), tuple(body.tools_in())
+        who = identify(headers, sent, messages, tools)
         session = who.session
         if session is None:
             session = self._conversations.session_of(who.kind, messages, peeks=peeks)
-        rendered = self._dialect.render(messages, tools)
+        try:
+            rendered = self._dialect.render(messages, tools, thinking=thinking)
+        except ChatError as error:
+            raise bad_request(f"{error}.", param="messages") from None
         return Asked(who, session, messages, tools, rendered)
 
     def prompt(self, asked: Asked, answer_max: int) -> Prompt:

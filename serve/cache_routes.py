@@ -9,14 +9,14 @@ from fastapi import APIRouter, Request
 
 from cache.clear import clear_memory
 from cache.prewarm import prewarm
+from engine.prompt import Prompt
 from serve.body import read_json
 from serve.errors import ApiError, bad_request
 from serve.peek import peek
-from serve.service import Service
+from serve.service import Service, headers_of
 from serve.settings import Stale
 from serve.settings_apply import Unwritten
 from serve.stats import stats
-from serve.wire import wish_of_chat
 
 Tier = Literal["ram", "disk", "spill", "all"]
 CLEAR_WAIT_S = 30.0
@@ -109,9 +109,8 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-async def _prompt(service: Service, request: Request) -> Any:
+async def _prompt(service: Service, request: Request) -> Prompt:
     """A chat request's prompt, without a word of it being remembered."""
-    body, wish = wish_of_chat(await request.body(), service.defaults())
-    headers = [(name.decode("latin-1"), v.decode("latin-1")) for name, v in request.headers.raw]
-    asked = await service.ask(headers, body, wish, peeks=True)
+    sent, body, wish = service.chat(await request.body())
+    asked = await service.ask(headers_of(request), sent, body, wish, peeks=True)
     return service.asking.prompt(asked, service.room(asked, wish))

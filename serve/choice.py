@@ -17,6 +17,7 @@ from engine.opening import Opening
 from engine.penalties import Penalised
 from engine.sampling import Greedy, Sampled
 from engine.scored import Scored
+from serve.chat.plain import Plain
 from serve.chat.writer import Writer
 from serve.voice import Speaking
 from serve.wish import Wish
@@ -82,7 +83,7 @@ class Choosing:
                 given.ids, seed=given.seed, vocab=self._vocab, drafts=DRAFTS, accepted=ACCEPTED
             )
         else:
-            rule = self._written(wish, number, tools, inside)
+            rule = self._written(wish, number)
             end_id = self._dialect.think_end
             if inside and wish.thinking_max is not None and end_id is not None:
                 phrase = tuple(self._encoded(self._phrase()))
@@ -101,7 +102,14 @@ class Choosing:
             scored or rule, Speaking(writer, monitor, stops=bool(wish.stop)), scored, limit
         )
 
-    def _written(self, wish: Wish, number: int, tools: Sequence[Any], inside: bool) -> Rule:
+    def text(self, wish: Wish, number: int, room: int) -> Choice:
+        """Choice `number` of a text that goes on: all that is written is text."""
+        rule = self._written(wish, number)
+        scored = Scored(rule, wish.logprobs) if wish.logprobs is not None else None
+        voice = Speaking(Plain(self._dialect.tokenizer, wish.stop), None, stops=bool(wish.stop))
+        return Choice(scored or rule, voice, scored, room)
+
+    def _written(self, wish: Wish, number: int) -> Rule:
         """The request's own rule: greedy or sampled, with its penalties."""
         lookup = Lookup(self._suffixes)
         sampling = wish.sampling_of(number)

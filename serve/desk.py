@@ -144,7 +144,7 @@ class Desk:
         for order in self._active:
             self._leave(order)
         for order in self._waiting:
-            order.tell(Broke("the server stops"))
+            order.tell(Broke("the server stops", stops=True))
         for call in self._calls:
             call.given.set_exception(Closed())
 
@@ -240,7 +240,7 @@ class Desk:
         order.tell(Ended(row))
 
     def _follows(self, order: Order) -> bool:
-        """Whether a turn of its own conversation is under way: what that writes it may go on with."""
+        """Whether a turn of its own conversation is under way: it may go on with what that writes."""
         prompt = order.prompt
         if prompt.session is None or prompt.kind not in GOES_ON:
             return False

@@ -46,6 +46,7 @@ class Broke:
     """The engine failed, or the server stops; the text is for the log."""
 
     why: str
+    stops: bool = False
 
 
 Heard = Reading | Said | NoRoom | Ended | Broke

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from cache.account import Answer
 from cache.types import COLD, Line
 from engine.box import Box
 from engine.decode import Rule
 from engine.events import Event
 from engine.prompt import Prompt
-from serve.chat.deltas import Delta
+from engine.scored import Scored
 from serve.heard import Heard
-
-
-class Voice(Protocol):
-    """Takes an answer's tokens as they come and makes of them what the client gets."""
-
-    @property
-    def stops(self) -> bool:
-        """Whether what it says may end the answer; else it hears of tokens that count anyway."""
-
-    def heard(self, answer: Sequence[int]) -> int | None:
-        """The answer so far; how many of its tokens count, once it has come to its end."""
-
-    def take(self) -> list[Delta]:
-        """What is new for the client since the last call."""
-
-    def read(self, answer: Sequence[int]) -> Answer:
-        """What the caches want to know of it."""
-
+from serve.voice import Speaking
 
 Rewrite = Callable[["Order"], bool]
 """Asked on the engine's thread right before the order is placed, with the main slot idle: it may
@@ -46,7 +27,7 @@ class Order:
     rule: Rule
     limit: int
     stop_ids: frozenset[int]
-    voice: Voice
+    voice: Speaking
     tell: Callable[[Heard], None]
     """Called on the engine's thread; must not wait."""
     arrived_s: float
@@ -56,6 +37,8 @@ class Order:
     gone: bool = False
     """Nobody waits for it any more: its turn ends at the next event."""
 
+    scored: Scored | None = None
+    """Keeps its tokens' log probabilities, where somebody wants them."""
     answer: list[int] = field(default_factory=list)
     source: str | None = None
     """What its usage says served it, where that is another than the line's kind."""

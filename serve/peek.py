@@ -58,7 +58,7 @@ def prefill_rate(house: House) -> float:
 
 
 def _rates(rows: Iterable[TurnRow], least: int) -> Iterable[float]:
-    """Rates of the newest prefills of at least so many tokens, without those that a drive served."""
+    """Rates of the newest prefills of at least so many tokens that no drive had a part in."""
     count = 0
     for row in rows:
         read = row.source.startswith(("disk", "spill"))

@@ -6,21 +6,29 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
+from starlette.requests import Request
+
 from cache.journal import TurnRow
+from cache.types import Ids
 from engine.chat.gallery import Gallery
 from engine.chat.messages import Reply
+from engine.prompt import Prompt
 from serve.asked import Asked, Asking
-from serve.choice import Choosing, Given
+from serve.body import read_json
+from serve.choice import Choice, Choosing, Given
 from serve.desk import Busy, Closed, Desk
-from serve.errors import busy, context_length_exceeded, stopping
+from serve.errors import busy, context_length_exceeded, model_not_found, stopping
 from serve.heard import LAST, Heard
 from serve.house import House
 from serve.metrics import Metrics
 from serve.order import Order
 from serve.script import Script
+from serve.stats import Parts
+from serve.wire_chat import ChatBody
 from serve.wish import Defaults, Wish
 
 T = TypeVar("T")
@@ -45,6 +53,7 @@ class Hearing:
     def __init__(self, service: Service, order: Order, queue: asyncio.Queue[Heard]) -> None:
         self.order = order
         self._desk, self._queue = service.desk, queue
+        self.clock = service.house.clock
         self.over = False
 
     async def next(self, wait_s: float | None = None) -> Heard | None:
@@ -80,6 +89,7 @@ class Service:
             lambda: house.settings.serving.thinking_phrase,
         )
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
+        self._salt, self._started_s = secrets.token_bytes(16), house.clock.wall_s()
         self._said = 0
         """Answers that the script gave."""
 
@@ -89,7 +99,8 @@ class Service:
         """What holds where a request says nothing."""
         serving, own = self.house.settings.serving, self.house.dialect.defaults
         usual = Defaults(vocab=self.house.engine.vocab, seed=secrets.randbits(31))
-        sampling = usual.sampling.with_model(own.temperature, own.top_p, own.top_k)
+        asked = (("temperature", own.temperature), ("top_p", own.top_p), ("top_k", own.top_k))
+        sampling = replace(usual.sampling, **{name: v for name, v in asked if v is not None})
         thinking = serving.thinking
         return Defaults(
             vocab=usual.vocab,
@@ -99,19 +110,35 @@ class Service:
             efforts=thinking.efforts,
         )
 
+    def chat(self, data: bytes) -> tuple[Mapping[str, Any], ChatBody, Wish]:
+        """A chat request's body as it was sent, as it was checked, and what it asks of the answer;
+        raises ApiError, also for a model that is not served."""
+        sent = read_json(data)
+        body = ChatBody.of(sent)
+        wish = body.wish(self.defaults())
+        self.check_model(wish.model)
+        assert isinstance(sent, Mapping)
+        return sent, body, wish
+
+    def check_model(self, model: str) -> None:
+        """Raise ApiError for a model that is not served; none named is the one that is."""
+        if model and model != self.about.model:
+            raise model_not_found(model)
+
     async def ask(
         self,
         headers: Sequence[tuple[str, str]],
-        body: Mapping[str, Any],
+        sent: Mapping[str, Any],
+        body: ChatBody,
         wish: Wish,
         *,
         peeks: bool = False,
     ) -> Asked:
         """The request as a prompt; raises ApiError, also for one that has no room in the window."""
-        loop = asyncio.get_running_loop()
+        loop, thinking = asyncio.get_running_loop(), wish.thinking_max != 0
         asked = await loop.run_in_executor(
             self._reading,
-            lambda: self.asking.read(headers, body, thinking=wish.thinking_max != 0, peeks=peeks),
+            lambda: self.asking.read(headers, sent, body, thinking=thinking, peeks=peeks),
         )
         size, window = len(asked.rendered.ids), self.house.engine.window
         if size >= window:
@@ -133,7 +160,19 @@ class Service:
         choice = self._choosing.make(
             wish, number, asked.rendered.ids, asked.tools, room, _call_id, given
         )
-        queue: asyncio.Queue[Heard] = asyncio.Queue()
+        return self._ordered(prompt, choice, given.round_s if given is not None else 0.0)
+
+    async def order_text(self, ids: Ids, wish: Wish, number: int = 0) -> Hearing:
+        """Order one choice of a text that goes on; raises ApiError, also for one that has no room."""
+        size, window = len(ids), self.house.engine.window
+        if size >= window:
+            raise context_length_exceeded(size, window, "prompt")
+        room = min(window - size, wish.answer_max or window)
+        choice = self._choosing.text(wish, number, room)
+        return self._ordered(Prompt(ids, kind="completion", answer_max=room), choice, 0.0)
+
+    def _ordered(self, prompt: Prompt, choice: Choice, round_s: float) -> Hearing:
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[Heard]()
 
         def tell(heard: Heard) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, heard)
@@ -146,9 +185,9 @@ class Service:
             choice.voice,
             tell,
             self.house.clock.mono_s(),
-            round_s=given.round_s if given is not None else 0.0,
+            scored=choice.scored,
+            round_s=round_s,
         )
-        order.scored = choice.scored
         self._submit(order)
         return Hearing(self, order, queue)
 
@@ -166,6 +205,26 @@ class Service:
         ids = self.house.dialect.template.answer_ids(reply, asked.messages).ids
         self._said += 1
         return Given(ids, said.round_s, f"script:{self._said}")
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token, which may be a part of a character."""
+        return self.house.dialect.tokenizer.text(np.array([token], np.int32))
+
+    def parts(self) -> Parts:
+        """What stats and metrics look at."""
+        house = self.house
+        return Parts(
+            tuple(house.slots),
+            house.settings,
+            self._salt,
+            self._started_s,
+            house.disk,
+            house.spill,
+            house.guard if house.disk is not None else None,
+            self.about.model,
+            self.desk.waiting,
+            self.desk.active,
+        )
 
     # questions about the engine
 
@@ -209,6 +268,11 @@ class Service:
         saved = self.house.stop()
         self.house.close()
         return saved
+
+
+def headers_of(request: Request) -> list[tuple[str, str]]:
+    """A request's headers in order, as text."""
+    return [(n.decode("latin-1"), v.decode("latin-1")) for n, v in request.headers.raw]
 
 
 def _call_id() -> str:

@@ -1,4 +1,4 @@
-"""An answer that goes out while it is written: server-sent events, with comments that keep it alive"""
+"""An event stream: frames go out as they come, and nobody writes for a client that left"""
 
 from __future__ import annotations
 

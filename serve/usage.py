@@ -1,8 +1,8 @@
-"""The usage frame: OpenAI's counts, and beside them what the prompt consists of and what served it"""
+"""The usage frame: OpenAI's counts, what a prompt consists of, and what served it"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cache.journal import TurnRow
@@ -78,10 +78,15 @@ def usage_of(
     }
 
 
-def summed(usages: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The usage of several answers to one prompt: it is counted once, as the first read it."""
+def summed(usages: Sequence[Mapping[str, Any]], n: int | None = None) -> dict[str, Any]:
+    """The usage of several answers, `n` to a prompt, or all to one: a prompt is counted once, as
+    its first answer read it. The rest is the first prompt's."""
     assert usages
     total = dict(usages[0])
+    firsts = usages[:: n or len(usages)]
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in firsts)
+    total["prompt_tokens"] = sum(usage["prompt_tokens"] for usage in firsts)
+    total["prompt_tokens_details"] = {"cached_tokens": cached}
     written = sum(usage["completion_tokens"] for usage in usages)
     thought = sum(usage["completion_tokens_details"]["reasoning_tokens"] for usage in usages)
     total["completion_tokens"] = written

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cache.account import Answer
 from engine.monitor import Monitor
 from serve.chat.deltas import Delta
+from serve.chat.plain import Plain
 from serve.chat.writer import Writer
 
 
@@ -16,27 +18,29 @@ class Speaking:
     Everything happens on the engine's thread until the turn has ended.
     """
 
-    def __init__(self, writer: Writer, monitor: Monitor | None, *, stops: bool) -> None:
+    def __init__(self, writer: Writer | Plain, monitor: Monitor | None, *, stops: bool) -> None:
+        """`stops` says whether the writer looks for stop strings."""
         self.writer = writer
         self.stops = stops
         self._monitor = monitor
         self._had = 0
-        self.hidden_tokens = 0
-        """Of what was heard: the client never sees them."""
         self._deltas: list[Delta] = []
 
     def heard(self, answer: Sequence[int]) -> int | None:
         """The answer so far; how many of its tokens count, once a stop string has come."""
-        new = answer[self._had :]
-        self._had = len(answer)
-        hidden = self._monitor.read(answer).hidden if self._monitor is not None else ()
-        self.hidden_tokens = sum(length for _, length in hidden)
-        self._deltas += self.writer.wrote(new, hidden)
+        had, self._had = self._had, len(answer)
+        spans = ((max(start, had), start + n) for start, n in self.hidden(answer))
+        new = [(start, stop - start) for start, stop in spans if start < stop]
+        self._deltas += self.writer.wrote(answer[had:], new)
         return self.writer.stopped_at
+
+    def hidden(self, answer: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """(start, length) of the answer's tokens that the client never sees."""
+        return self._monitor.read(answer).hidden if self._monitor is not None else ()
 
     def read(self, answer: Sequence[int]) -> Answer:
         """How much of the answer is thinking, what is hidden, and what its calls say."""
-        return self.writer.answer(len(answer))
+        return replace(self.writer.answer(len(answer)), hidden=self.hidden(answer))
 
     def take(self) -> list[Delta]:
         """What is new for the client."""

@@ -1,0 +1,150 @@
+"""What `moorage serve` does: builds the house, binds the port, serves until it is told to stop"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import uvicorn
+from rich.console import Console
+
+from engine.adapter import Engine
+from engine.bad import BadInput
+from engine.chat.dialect import Bundled, Dialect
+from engine.chat.template import Template
+from engine.chat.tokenizer import Tokenizer
+from engine.config import HybridConfig
+from engine.hybrid import Hybrid
+from engine.pictures.encoded import Encoded
+from engine.pictures.leave_out import Cap
+from serve.app import app_of
+from serve.doors import Rules, must_have_token, read_token, rules_of
+from serve.host_memory import total_bytes
+from serve.house import House, Setup
+from serve.recording import Reel
+from serve.script import Script
+from serve.service import About, Service
+from serve.settings import Settings
+
+RANDOM = "random"
+GRID = 1_024
+RANDOM_ANSWER_TOKENS = 256
+"""Of an answer of the random model whose request names no limit: it never comes to an end."""
+GRACE_S = 5
+"""For so long a stop waits for answers under way."""
+ENCODED_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The command line's; a house's own are in `Setup`."""
+
+    model: str = RANDOM
+    name: str = ""
+    tokenizer: Path | None = None
+    window: int = 131_072
+    seed: int = 0
+    host: str = "127.0.0.1"
+    port: int = 8_000
+    token_file: Path | None = None
+    allow_hosts: tuple[str, ...] = ()
+    allow_origins: tuple[str, ...] = ()
+    script: Path | None = None
+    record: Path | None = None
+    box_lock: Path | None = None
+
+
+def serve(flags: Flags, setup: Setup) -> None:
+    """Serve until SIGTERM or SIGINT; raises BadInput for what is no good before anything begins."""
+    token = read_token(flags.token_file, os.environ)
+    if why := must_have_token(flags.host, token):
+        raise BadInput("--host", None, why)
+    rules = rules_of(flags.host, token, flags.allow_hosts, flags.allow_origins)
+    script = Script.load(flags.script) if flags.script is not None else None
+    listener = _bound(flags.host, flags.port)
+    try:
+        _serve(flags, setup, rules, script, listener)
+    finally:
+        listener.close()
+
+
+def _serve(
+    flags: Flags, setup: Setup, rules: Rules, script: Script | None, listener: socket.socket
+) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    settings = Settings.for_machine(total_bytes())
+    dialect = dialect_of(flags, settings)
+    if script is not None and not isinstance(dialect, Bundled):
+        raise BadInput("--script", None, "needs the bundled chat format, not a tokenizer's own")
+    engine = engine_of(flags, dialect)
+    house = House(engine, dialect, setup, settings)
+    about = About(flags.name or f"moorage-{flags.model}", RANDOM_ANSWER_TOKENS)
+    service = Service(house, about, script)
+    reel = Reel(flags.record) if flags.record is not None else None
+    address = f"http://{flags.host}:{listener.getsockname()[1]}"
+    _banner(address, about, setup, rules)
+    config = uvicorn.Config(
+        app_of(service, rules, reel),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=75,
+    )
+    # uvicorn raises the interrupt again once everything is written and closed.
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def dialect_of(flags: Flags, settings: Settings) -> Dialect:
+    """The model's chat format; raises BadInput."""
+    serving = settings.serving
+    cap = Cap(serving.images_max, serving.image_rows_max)
+    return Bundled(Template(Tokenizer(), cap=cap))
+
+
+def engine_of(flags: Flags, dialect: Dialect) -> Engine:
+    """The engine of the flags; raises BadInput."""
+    if flags.model != RANDOM:
+        raise BadInput("--model", None, f"{flags.model!r} is not served here; `random` is")
+    if flags.window % GRID or flags.window < 4 * GRID:
+        raise BadInput("--window", None, f"must be a multiple of {GRID:,}, at least {4 * GRID:,}")
+    # So narrow a model is faster on one thread, and its bits don't hang on the machine's cores.
+    torch.set_num_threads(1)
+    config = HybridConfig.replay(vocab=dialect.tokenizer.vocab)
+    encoded = Encoded(ENCODED_BYTES)
+    return Hybrid.random(config, flags.seed, grid=GRID, window=flags.window, encoded=encoded)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there; raises BadInput."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1_024)
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"{host}:{port}", None, f"cannot be listened on: {error}") from None
+    return listener
+
+
+def _banner(address: str, about: About, setup: Setup, rules: Rules) -> None:
+    """Say where it is, and where it keeps what."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    where = str(setup.cache_dir) if setup.cache_dir is not None else "memory (--cache-dir keeps it)"
+    lines: Sequence[tuple[str, str]] = (
+        ("API", f"{address}/v1   model {about.model}"),
+        ("status", f"{address}/"),
+        ("caches", where),
+        ("slots", f"1 and {setup.parallel} beside it"),
+        ("token", "wanted" if rules.token else "none"),
+    )
+    for name, text in lines:
+        console.print(f"{name:>7}  {text}", markup=False)

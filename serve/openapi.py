@@ -1,0 +1,30 @@
+"""The OpenAPI document's schemas of bodies that are read by hand"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """What a route's description says of its body."""
+    schema = _inlined(model.model_json_schema(mode="validation"))
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its definitions where they are used; none refers to itself."""
+    definitions = schema.pop("$defs", {})
+
+    def inline(value: Any) -> Any:
+        if isinstance(value, list):
+            return [inline(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            return inline(definitions[value["$ref"].rpartition("/")[2]])
+        return {key: inline(item) for key, item in value.items()}
+
+    return inline(schema)
