@@ -118,8 +118,7 @@ class Body(BaseModel):
 
     def stops(self) -> tuple[str, ...]:
         """The strings that end the answer; raises ApiError."""
-        stop = self.stop or []
-        texts = [stop] if isinstance(stop, str) else stop
+        texts = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(texts) > STOPS_MAX:
             raise bad_request(f"stop has {len(texts)} strings; {STOPS_MAX} are the most.", "stop")
         if not all(texts):
