@@ -64,19 +64,19 @@ class Scratch:
         assert account.end is not None
         # A pending commit belongs to the length that is given back.
         engine.settle()
-        state, length, before = engine.cache_state(), engine.length, engine.pictures
-        sections = copy_sections(state)
+        length, before = engine.length, engine.pictures
+        sections = copy_sections(engine.cache_state())
         base = account.end.tokens
         aside = _Aside(self._box, base, self._others(len(ids) + limit))
         self.running = True
         try:
-            write_sections(state, account.end.tensors)
+            write_sections(engine.cache_state(), account.end.tensors)
             engine.resume_at(base)
             engine.look(ids, pictures, base)
             yield from self._write(ids, rule, limit, stop_ids, aside)
         finally:
-            write_blocks(state, aside.blocks)
-            write_sections(state, sections)
+            write_blocks(engine.cache_state(), aside.blocks)
+            write_sections(engine.cache_state(), sections)
             engine.resume_at(length)
             engine.pictures = before
             self.running = False
@@ -116,16 +116,15 @@ class _Aside:
     """Copies of rows in place that are others', made before they are written over."""
 
     def __init__(self, box: Box, base: int, stop: int) -> None:
-        self._state = box.engine.cache_state()
-        self._rows = box.engine.grid
+        self._engine = box.engine
         self._done, self._stop = base, stop
         self.blocks: list[RowBlock] = []
 
     def cover(self, stop: int) -> bool:
         """Rows up to `stop`, and what a block may write past it, are copied; False without room."""
         stop = min(self._stop, stop + _MARGIN_ROWS)
-        for begin, edge in block_spans(self._done, stop, self._rows):
-            block = try_copy(self._state, begin, edge)
+        for begin, edge in block_spans(self._done, stop, self._engine.grid):
+            block = try_copy(self._engine.cache_state(), begin, edge)
             if block is None:
                 return False
             self.blocks.append(block)

@@ -34,7 +34,7 @@ def test_messages_come_back() -> None:
         "Hello",
         "<tool_response> is text here",
     ]
-    ends = np.flatnonzero(IDS == DIALECT.tokenizer.ids[END]).tolist()
+    ends = np.flatnonzero(DIALECT.tokenizer.ids[END] == IDS).tolist()
     assert [message.stop for message in found[:-1]] == ends and found[-1].stop == len(IDS)
     assert "Looking." in body(IDS, found[2], DIALECT.tokenizer)
 

@@ -2,8 +2,7 @@
 
 Goal: no record is taken for a conversation that it is not the text of, and of one that it is, the
 rows it covers end where it ends. Method: conversations through the real template with every change
-that a client makes to them; requests of the form cut in every place; random histories by hypothesis,
-of which every beginning must be found, and none after a user line was changed.
+that a client makes to them; requests of the form cut in every place; random histories, of which every beginning must be found, and none after a user line was changed.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compacted import ASK, ASK_AGAIN, DIALECT, SYSTEM, parts_for, record_of, request, result
+from compacted import ASK, ASK_AGAIN, DIALECT, SYSTEM, parts_for, record_of, request, result, user
 from compacted import said as answered
-from compacted import user
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
