@@ -234,7 +234,7 @@ def outcome(body: type[ChatBody] | type[CompletionBody], data: dict[str, Any]) -
 
 
 @given(st.data())
-@settings(max_examples=4 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 def test_any_value_in_any_field_is_taken_or_refused(data: st.DataObject) -> None:
     for body in (ChatBody, CompletionBody):
         names = st.sampled_from(sorted(body.model_fields))
