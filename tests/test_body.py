@@ -17,7 +17,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import served, until
+from sockets import served, until
 
 from serve.body import DEPTH_MAX, BodyCap, read_json
 from serve.errors import ApiError

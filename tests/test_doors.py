@@ -18,7 +18,7 @@ import pytest
 from fastapi import FastAPI, Request
 from hypothesis import given
 from hypothesis import strategies as st
-from served import served
+from sockets import served
 
 from engine.bad import BadInput
 from serve import doors as doors_module

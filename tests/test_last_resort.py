@@ -16,7 +16,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, StreamingResponse
-from served import served
+from sockets import served
 
 from serve.doors import hang, rules_of
 from serve.errors import no_room

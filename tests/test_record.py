@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 import pytest
-from served import WAIT_S, served, until
+from sockets import WAIT_S, served, until
 
 from engine.bad import BadInput
 from serve import tape as tape_module

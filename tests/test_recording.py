@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
-from served import served, until
+from sockets import served, until
 from typer.testing import CliRunner
 
 import moorage
