@@ -19,6 +19,7 @@ MODULES = {
     "a-b-a": "experiments.a_b_a",
     "a-b-c-a": "experiments.a_b_c_a",
     "compaction-head": "experiments.compaction_head",
+    "compaction-continued": "experiments.compaction_continued",
     "think-33k": "experiments.think_33k",
     "owui-reasoning": "experiments.owui_reasoning",
     "reserialised-tools": "experiments.reserialised_tools",

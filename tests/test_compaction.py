@@ -76,10 +76,9 @@ def test_results_that_no_request_brought_go_into_the_turn(client: Client) -> Non
     client.says("One more", said("I look.", "", ("bash", {"command": "ls"})))
     client.history.append(result("seven files"))
     made = continues(client)
-    assert made.rows == client.on.stack.end and "seven files" in text_of(
-        made.prompt.ids[made.rows :]
-    )
-    assert "seven files" not in text_of(made.prompt.ids[: made.rows])
+    asked, before = text_of(made.prompt.ids[made.rows :]), text_of(made.prompt.ids[: made.rows])
+    assert made.rows == client.on.stack.end
+    assert "seven files" in asked and "seven files" not in before
 
 
 def test_an_answer_cut_in_its_thought_is_ended_first() -> None:

@@ -55,7 +55,7 @@ class Idle:
         self, *, whole: bool = True, prior: str | None = None, how: str | None = None
     ) -> None:
         parts = parts_for(self.client.history, prior, ASK_AGAIN if prior else ASK)
-        self.of.heard("agent", Told(parts, how or self.how, LIMIT, whole))
+        self.of.heard("agent", Told(parts, self.how, LIMIT, whole))
 
     def works(self, rested_s: float = IDLE_S) -> int:
         """Steps until there is nothing to do."""

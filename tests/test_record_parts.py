@@ -2,7 +2,8 @@
 
 Goal: no record is taken for a conversation that it is not the text of, and of one that it is, the
 rows it covers end where it ends. Method: conversations through the real template with every change
-that a client makes to them; requests of the form cut in every place; random histories, of which every beginning must be found, and none after a user line was changed.
+that a client makes to them; requests of the form cut in every place; random histories, of which
+every beginning must be found, and none after a user line was changed.
 """
 
 from __future__ import annotations
