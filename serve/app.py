@@ -13,9 +13,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from serve import cache_routes, chat_route, completion_route
+from serve import cache_routes, chat_route, completion_route, page_routes
 from serve.doors import Rules, hang
-from serve.errors import ApiError, bad_request, not_allowed, not_found
+from serve.errors import ApiError, bad_request, failed, not_allowed, not_found
 from serve.recording import Reel
 from serve.service import Service
 from serve.stats import stats
@@ -46,6 +46,7 @@ def app_of(service: Service, rules: Rules, reel: Reel | None = None) -> FastAPI:
     app.include_router(chat_route.routes(service))
     app.include_router(completion_route.routes(service))
     app.include_router(cache_routes.routes(service))
+    app.include_router(page_routes.routes())
     _about(app, service)
     _errors(app)
     hang(app, rules, service.house.settings.serving.request_bytes_max, reel)
@@ -78,6 +79,8 @@ def _about(app: FastAPI, service: Service) -> None:
     @app.get("/health", tags=["server"])
     async def health() -> dict[str, Any]:
         """Whether it serves, and whether the day's write budget lets the caches write."""
+        if service.desk.broken:
+            raise failed(f"The engine's thread ended: {service.desk.broken}.")
         level = house.guard.level() if house.disk is not None else None
         queue = {"active": service.desk.active, "waiting": service.desk.waiting}
         return {"status": "ok", "model": about.model, "requests": queue, "writes": level}

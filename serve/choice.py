@@ -88,7 +88,7 @@ class Choosing:
             if inside and wish.thinking_max is not None and end_id is not None:
                 phrase = tuple(self._encoded(self._phrase()))
                 rule = monitor = Monitor(rule, Budget(wish.thinking_max, end_id, phrase))
-            rule = self._opened(wish, rule, tools, inside)
+            rule = _penalised(self._opened(wish, rule, tools, inside), wish)
         scored = Scored(rule, wish.logprobs) if wish.logprobs is not None else None
         writer = Writer(
             self._dialect,
@@ -104,17 +104,16 @@ class Choosing:
 
     def text(self, wish: Wish, number: int, room: int) -> Choice:
         """Choice `number` of a text that goes on: all that is written is text."""
-        rule = self._written(wish, number)
+        rule = _penalised(self._written(wish, number), wish)
         scored = Scored(rule, wish.logprobs) if wish.logprobs is not None else None
         voice = Speaking(Plain(self._dialect.tokenizer, wish.stop), None, stops=bool(wish.stop))
         return Choice(scored or rule, voice, scored, room)
 
     def _written(self, wish: Wish, number: int) -> Rule:
-        """The request's own rule: greedy or sampled, with its penalties."""
+        """The request's own rule: greedy or sampled."""
         lookup = Lookup(self._suffixes)
         sampling = wish.sampling_of(number)
-        rule: Rule = Greedy(DRAFTS, lookup) if wish.greedy else Sampled(sampling, DRAFTS, lookup)
-        return rule if wish.penalties.none else Penalised(rule, wish.penalties)
+        return Greedy(DRAFTS, lookup) if wish.greedy else Sampled(sampling, DRAFTS, lookup)
 
     def _opened(self, wish: Wish, rule: Rule, tools: Sequence[Any], inside: bool) -> Rule:
         """A call is what the answer begins with, where the request wants one."""
@@ -127,6 +126,11 @@ class Choosing:
 
     def _encoded(self, text: str) -> list[int]:
         return self._dialect.tokenizer.encode(text, specials=False).tolist()
+
+
+def _penalised(rule: Rule, wish: Wish) -> Rule:
+    """Penalties count every token of the answer, whoever wrote it: they wrap all but the scores."""
+    return rule if wish.penalties.none else Penalised(rule, wish.penalties)
 
 
 def schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -70,6 +70,8 @@ class Desk:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.last_end_s = clock.mono_s()
         """When the last turn ended."""
+        self.broken = ""
+        """What ended the thread, when that was an error of ours; nothing is served then."""
 
     # from any thread
 
@@ -134,15 +136,25 @@ class Desk:
     # on the engine's thread
 
     def _run(self) -> None:
-        while not self._closing:
-            self._take()
-            self._answer_calls()
-            self._place()
-            if not self._step():
-                self._rest()
+        try:
+            while not self._closing:
+                self._take()
+                self._answer_calls()
+                self._place()
+                if not self._step():
+                    self._rest()
+        except Exception as error:
+            # Nobody may wait for a thread that is gone.
+            _log.exception("the engine's thread ended")
+            self.broken = type(error).__name__
+            with self._changed:
+                self._closing = True
         self._take()
-        for order in self._active:
-            self._leave(order)
+        for order in list(self._active):
+            if self.broken:
+                order.tell(Broke(f"the engine's thread ended: {self.broken}"))
+            else:
+                self._leave(order)
         for order in self._waiting:
             order.tell(Broke("the server stops", stops=True))
         for call in self._calls:

@@ -19,7 +19,7 @@ Rewrite = Callable[["Order"], bool]
 put another prompt in the order, with what writes and reads its answer; whether it did."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Order:
     """One answer that is wanted. Made by a request's task, served by the desk."""
 

@@ -1,46 +1,115 @@
-"""Applications on real sockets of loopback, for tests"""
+"""A served house for tests: the real application on a real socket, over a small engine of one thread."""
 
 from __future__ import annotations
 
+import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import httpx
+import torch
 import uvicorn
 
-WAIT_S = 10.0
+from engine.chat.dialect import Bundled
+from engine.chat.template import Template
+from engine.chat.tokenizer import Tokenizer
+from engine.config import HybridConfig
+from engine.hybrid import Hybrid
+from serve.app import app_of
+from serve.doors import Rules
+from serve.house import House, Setup
+from serve.script import Script
+from serve.service import About, Service
+from serve.settings import Settings
+
+GRID, WINDOW = 64, 4_096
+MODEL = "small"
+DIALECT = Bundled(Template(Tokenizer()))
+STOP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server under way."""
+
+    url: str
+    service: Service
+
+    @property
+    def house(self) -> House:
+        """What it serves from."""
+        return self.service.house
+
+    def client(self) -> httpx.Client:
+        """Speaks HTTP with it."""
+        return httpx.Client(base_url=self.url, timeout=20.0, trust_env=False)
+
+
+def house(
+    cache_dir: Path | None = None,
+    *,
+    parallel: int = 1,
+    window: int = WINDOW,
+    grid: int = GRID,
+    seed: int = 0,
+    settings: Settings | None = None,
+) -> House:
+    """A small random model with its caches; with a directory they are on a drive too."""
+    torch.set_num_threads(1)
+    config = HybridConfig.replay(vocab=DIALECT.tokenizer.vocab)
+    engine = Hybrid.random(config, seed, grid=grid, window=window)
+    setup = Setup(cache_dir, parallel=parallel, side_window=window // 2)
+    return House(engine, DIALECT, setup, settings or usual())
+
+
+def usual() -> Settings:
+    """Settings under which a small conversation is worth a tier's while."""
+    some = {
+        "disk": {"tokens_min": 2 * GRID, "admit_after": 1, "min_free_gb": 0.0},
+        "spill": {"tokens_min": 4 * GRID, "park_tokens_min": 2 * GRID, "min_free_gb": 0.0},
+    }
+    try:
+        return Settings().changed(some)
+    except ValueError:
+        for section in some.values():
+            section.pop("min_free_gb")
+        return Settings().changed(some)
 
 
 @contextmanager
-def served(app: Any, lifespan: Any = "on") -> Iterator[str]:
-    """The application on a free port of loopback, in a thread of its own."""
-    # An upstream that breaks off makes uvicorn log an error; that is what the test wants.
+def serving(
+    of: House | None = None, script: Script | None = None, token: str | None = None
+) -> Iterator[Served]:
+    """Serve a house until the block ends; a planned stop."""
+    of = of or house()
+    service = Service(of, About(MODEL), script)
+    rules = replace(Rules("127.0.0.1"), token=token)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app,
-        port=0,
-        lifespan=lifespan,
-        log_level="critical",
-        ws="none",
-        server_header=False,
-        date_header=False,
+        app_of(service, rules), log_level="warning", timeout_graceful_shutdown=2, lifespan="on"
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     thread.start()
-    until(lambda: server.started)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    port = listener.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    _until_up(url)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield Served(url, service)
     finally:
         server.should_exit = True
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+        thread.join(STOP_S)
+        assert not thread.is_alive(), "the server did not stop"
+        listener.close()
 
 
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
+def _until_up(url: str) -> None:
+    with httpx.Client(
+        transport=httpx.HTTPTransport(retries=50), trust_env=False, timeout=STOP_S
+    ) as client:
+        client.get(f"{url}/health").raise_for_status()

@@ -1,0 +1,197 @@
+"""Goal: turns side by side in their slots give the tokens that each gives alone, and whoever leaves,
+or asks something in between, changes nobody else's answer.
+
+Method: the real application over a small engine (tests/served.py), requests from threads; the desk's
+own rules with orders made by hand. Covers serve.desk, serve.order, serve.heard, serve.house,
+serve.service, serve.app, serve.chat_route, serve.speech, serve.stream, serve.voice, serve.asked,
+serve.choice, serve.usage, serve.openapi, serve.host_memory. Canaries are at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from served import WINDOW, Served, house, serving
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(house(parallel=3)) as one:
+        yield one
+
+
+def body(text: str, tokens: int = 12, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, **more}
+
+
+def ask(served: Served, text: str, tokens: int = 12, **more: Any) -> dict[str, Any]:
+    with served.client() as client:
+        answer = client.post("/v1/chat/completions", json=body(text, tokens, **more))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def said(answer: dict[str, Any]) -> tuple[str, str]:
+    message = answer["choices"][0]["message"]
+    return message.get("reasoning_content", ""), message["content"]
+
+
+def test_four_at_once_say_what_each_says_alone(served: Served) -> None:
+    texts = [f"{n} " + "word " * (40 + 30 * n) for n in range(4)]
+    alone = []
+    for text in texts:
+        with serving(house(parallel=0)) as one:
+            alone.append(said(ask(one, text, 40)))
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda text: said(ask(served, text, 40)), texts))
+    assert together == alone
+
+
+def test_one_over_the_window_fails_alone(served: Served) -> None:
+    texts = ["fine " * 30, "much too long " * WINDOW, "fine as well " * 30, "and this " * 30]
+
+    def post(text: str) -> Any:
+        with served.client() as client:
+            return client.post("/v1/chat/completions", json=body(text))
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(post, texts))
+    assert [answer.status_code for answer in answers] == [200, 400, 200, 200]
+    assert answers[1].json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_side_requests_during_a_long_answer_change_none_of_its_tokens(served: Served) -> None:
+    long = "tell me " * 60
+    with serving(house(parallel=0)) as one:
+        alone = said(ask(one, long, 300))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(lambda: said(ask(served, long, 300)))
+        for n in range(6):
+            ask(served, f"a title, please {n}", 5)
+        assert answer.result() == alone
+
+
+def test_a_client_that_hangs_up_ends_its_answer_at_the_next_block(served: Served) -> None:
+    rows = served.house.journal.rows
+    before = len(rows)
+    with served.client() as client:
+        sent = body("go on for ever " * 9, 2_000, stream=True)
+        with client.stream("POST", "/v1/chat/completions", json=sent) as answer:
+            for line, _ in zip(answer.iter_lines(), range(12), strict=False):
+                assert line == "" or line.startswith(("data: ", ": "))
+    until(lambda: len(rows) > before)
+    assert rows[-1].finish == "cancelled" and 0 < rows[-1].output < 1_000
+    # What was written is kept: the conversation goes on from it.
+    assert rows[-1].end in ("kept", "absorbed")
+
+
+def test_a_client_that_hangs_up_before_a_whole_answer(served: Served) -> None:
+    rows = served.house.journal.rows
+    before = len(rows)
+    with served.client() as client:
+        with pytest.raises(Exception, match=r"(?i)timed out|timeout"):
+            client.post("/v1/chat/completions", json=body("and on " * 9, 3_000), timeout=0.4)
+    until(lambda: len(rows) > before)
+    assert rows[-1].finish == "cancelled"
+
+
+def test_peeks_and_stats_are_answered_beside_an_answer(served: Served) -> None:
+    done = threading.Event()
+
+    def long() -> Any:
+        try:
+            return said(ask(served, "something long " * 20, 400))
+        finally:
+            done.set()
+
+    with ThreadPoolExecutor(1) as pool, served.client() as client:
+        answer = pool.submit(long)
+        until(lambda: served.service.desk.active > 0)
+        stats = client.get("/v1/cache/stats")
+        assert stats.status_code == 200 and stats.json()["queue"]["active"] == 1
+        assert client.get("/metrics").status_code == 200
+        assert not done.is_set(), "the answer was over too soon for this test"
+        answer.result()
+
+
+def test_a_long_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as one:
+        one.house.settings = one.house.settings.changed({"serving": {"keepalive_s": 0.05}})
+        chunk = one.house.engine.prefill
+        monkeypatch.setattr(
+            one.house.engine, "prefill", lambda ids: (time.sleep(0.03), chunk(ids))[1]
+        )
+        with one.client() as client:
+            sent = body("a word " * 700, 3, stream=True)
+            with client.stream("POST", "/v1/chat/completions", json=sent) as answer:
+                lines = [line for line in answer.iter_lines() if line]
+    comments = [line for line in lines if line.startswith(": ")]
+    assert len(comments) >= 3 and "of 1," in comments[0]
+    assert lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_failing_engine_costs_one_answer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = served.house.engine
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine), "prefill", broken)
+        with served.client() as client:
+            answer = client.post("/v1/chat/completions", json=body("x " * 50))
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert said(ask(served, "still here?"))
+
+
+def broken(*_: Any) -> Any:
+    raise RuntimeError("no device")
+
+
+def until(done: Any, wait_s: float = 20.0) -> None:
+    end_s = time.monotonic() + wait_s
+    while not done():
+        assert time.monotonic() < end_s, "it did not come"
+        time.sleep(0.01)
+
+
+def test_canary_two_turns_in_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.slots import Slots
+
+    texts = [f"{n} " + "word " * 60 for n in range(3)]
+    with serving(house(parallel=0)) as one:
+        alone = [said(ask(one, text, 30)) for text in texts]
+    monkeypatch.setattr(Slots, "choose", lambda self, prompt, busy=(): self.main)
+    with serving(house(parallel=2)) as one, ThreadPoolExecutor(3) as pool:
+        try:
+            together = list(pool.map(lambda text: said(ask(one, text, 30)), texts))
+        except AssertionError:
+            return
+    assert together != alone
+
+
+def test_canary_a_hang_up_nobody_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    from serve.service import Hearing
+
+    monkeypatch.setattr(Hearing, "leave", lambda self: None)
+    with serving() as one, one.client() as client:
+        sent = body("go on " * 9, 200, stream=True)
+        with client.stream("POST", "/v1/chat/completions", json=sent) as answer:
+            next(answer.iter_lines())
+        until(lambda: len(one.house.journal.rows) > 0)
+        assert one.house.journal.rows[-1].finish == "length"
+
+
+def test_an_engine_thread_that_ends_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from serve.desk import Desk
+
+    with serving() as one, one.client() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(Desk, "_over", broken)
+            assert client.post("/v1/chat/completions", json=body("hello")).status_code == 500
+        assert client.get("/health").status_code == 500
+        assert client.post("/v1/chat/completions", json=body("hello")).status_code == 503
