@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from importlib.resources import files
 
@@ -26,34 +28,49 @@ SPECIALS = (
     "<|image_pad|>",
     "<|vision_end|>",
 )
-"""Tokens that stand for structure; they are the last of the vocabulary, in this order."""
+"""Tokens that stand for structure; of the bundled vocabulary they are the last, in this order."""
 
 TEXT, WHITESPACE, SPECIAL = 0, 1, 2
 """Classes of a token, with the numbers the trace format gives them."""
 
 
 class Tokenizer:
-    """The bundled tokenizer; `file` is another of the same format (tokenizers' JSON).
+    """The bundled tokenizer; `file` is another byte-level one of that format (tokenizers' JSON).
 
-    Holds no state that a call changes. Text is not normalised: `decode(encode(text))` is `text`
-    (lone surrogates, which no UTF-8 has, become U+FFFD).
+    Holds no state that a call changes. The bundled one does not normalise text:
+    `decode(encode(text))` is `text` (lone surrogates, which no UTF-8 has, become U+FFFD).
     """
 
-    def __init__(self, file: bytes | None = None) -> None:
+    def __init__(
+        self,
+        file: bytes | None = None,
+        *,
+        structure: Iterable[str] = (),
+        vocab: int = 0,
+        name: str = "moorage-bpe",
+    ) -> None:
+        """Structure are those of SPECIALS and of `structure` that are added tokens of the file, and
+        all that it calls special. A model may have more ids than its file, up to `vocab`; they have
+        no text.
+        """
         data = file or files("engine.chat").joinpath("tokenizer.json").read_bytes()
-        self.sha256 = hashlib.sha256(data).hexdigest()
-        """Digest of the tokenizer file: equal digests give equal ids."""
         self._template = tokenizers.Tokenizer.from_buffer(data)
-        # A second one, because what happens to special-token text is a setting of the whole object.
-        self._content = tokenizers.Tokenizer.from_buffer(data)
-        self._content.encode_special_tokens = True
-        self.vocab: int = self._template.get_vocab_size()
-        """Number of ids."""
-        self.name = f"moorage-bpe-{self.vocab}"
-        found = {name: self._template.token_to_id(name) for name in SPECIALS}
-        self.ids = {name: id for name, id in found.items() if id is not None}
+        self._added = self._template.get_added_tokens_decoder()
+        added = {token.content: id for id, token in sorted(self._added.items())}
+        special = [t.content for _, t in sorted(self._added.items()) if t.special]
+        self.ids = {n: added[n] for n in [*SPECIALS, *structure, *special] if n in added}
         """Special token to id."""
-        assert len(self.ids) == len(SPECIALS), "the file lacks a special token"
+        # A second one, because what happens to special-token text is a setting of the whole object.
+        plain = set(self.ids) - set(special)
+        content = _with_specials(data, plain) if plain else data
+        self._content = tokenizers.Tokenizer.from_buffer(content)
+        self._content.encode_special_tokens = True
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        """Digest of the tokenizer file: equal digests give equal ids."""
+        last = max(self._template.get_vocab().values(), default=-1)
+        self.vocab: int = max(last + 1, vocab)
+        """Number of ids."""
+        self.name = f"{name}-{self.vocab}"
 
     def encode(self, text: str, *, specials: bool) -> Ids:
         """Ids of `text`, int32, shape (n,).
@@ -92,6 +109,12 @@ class Tokenizer:
         return np.where(ids < 0, np.uint8(SPECIAL), self.classes[np.maximum(ids, 0)])
 
     @cached_property
+    def strips(self) -> dict[str, tuple[bool, bool]]:
+        """Special tokens that take the blanks before and behind them, as (before, behind)."""
+        each = {token.content: (token.lstrip, token.rstrip) for token in self._added.values()}
+        return {name: each[name] for name in self.ids if any(each[name])}
+
+    @cached_property
     def classes(self) -> npt.NDArray[np.uint8]:
         """Class of every id (TEXT, WHITESPACE, SPECIAL), uint8, shape (vocab,)."""
         blank = [_is_blank(piece) for piece in self._bytes]
@@ -103,12 +126,21 @@ class Tokenizer:
     @cached_property
     def _bytes(self) -> list[bytes]:
         table = {character: byte for byte, character in enumerate(byte_alphabet())}
-        special = set(self.ids.values())
-        return [
-            token.encode() if id in special else bytes(table[character] for character in token)
-            for id in range(self.vocab)
-            if (token := self._template.id_to_token(id)) is not None
-        ]
+        out = [b""] * self.vocab
+        for token, id in self._template.get_vocab().items():
+            if id in self._added:
+                out[id] = self._added[id].content.encode()
+            else:
+                out[id] = bytes(table[character] for character in token)
+        return out
+
+
+def _with_specials(data: bytes, names: Collection[str]) -> bytes:
+    """The file with more of its added tokens called special, so that content may not hold them."""
+    file = json.loads(data)
+    for token in file["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in names
+    return json.dumps(file, ensure_ascii=False).encode()
 
 
 def _is_blank(piece: bytes) -> bool:
