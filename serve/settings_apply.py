@@ -35,11 +35,11 @@ class Running:
         if self.box.budget is None and old.limits() != new.limits():
             raise ValueError("memory: nobody counts this engine's memory; its limits do nothing")
         for name, drive in (("disk", self.disk), ("spill", self.spill)):
-            section = getattr(new, name)
-            if drive is None or section == getattr(old, name):
+            was_gb, free_gb = (getattr(one, name).min_free_gb for one in (old, new))
+            if drive is None or free_gb == was_gb:
                 continue
             floor_gb = drive.config.floor_bytes / 10**9
-            if section.min_free_gb < floor_gb:
+            if free_gb < floor_gb:
                 raise ValueError(f"{name}.min_free_gb: at least {floor_gb:g} GB stay free here")
 
     def apply(self, settings: Settings) -> None:
