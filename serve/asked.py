@@ -26,6 +26,8 @@ class Asked:
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...]
     rendered: Rendered
+    seeded: bool = False
+    """It names a seed."""
 
 
 class Asking:
@@ -55,7 +57,7 @@ class Asking:
             rendered = self._dialect.render(messages, tools, thinking=thinking)
         except ChatError as error:
             raise bad_request(f"{error}.", param="messages") from None
-        return Asked(who, session, messages, tools, rendered)
+        return Asked(who, session, messages, tools, rendered, body.seed is not None)
 
     def prompt(self, asked: Asked, answer_max: int) -> Prompt:
         """The prompt of a request whose answer may have so many tokens."""

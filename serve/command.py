@@ -24,6 +24,7 @@ from engine.hybrid import Hybrid
 from engine.pictures.encoded import Encoded
 from engine.pictures.leave_out import Cap
 from serve.app import app_of
+from serve.box_lock import BoxLock
 from serve.doors import Rules, must_have_token, read_token, rules_of
 from serve.host_memory import total_bytes
 from serve.house import House, Setup
@@ -85,7 +86,8 @@ def _serve(
     engine = engine_of(flags, dialect)
     house = House(engine, dialect, setup, settings)
     about = About(flags.name or f"moorage-{flags.model}", RANDOM_ANSWER_TOKENS)
-    service = Service(house, about, script)
+    lock = BoxLock(flags.box_lock, house.clock) if flags.box_lock is not None else None
+    service = Service(house, about, script, lock)
     reel = Reel(flags.record) if flags.record is not None else None
     address = f"http://{flags.host}:{listener.getsockname()[1]}"
     _banner(address, about, setup, rules)
@@ -124,13 +126,14 @@ def engine_of(flags: Flags, dialect: Dialect) -> Engine:
 
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens there; raises BadInput."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1_024)
     except (OSError, OverflowError) as error:
+        listener.close()
         raise BadInput(f"{host}:{port}", None, f"cannot be listened on: {error}") from None
     return listener
 

@@ -7,8 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from cache.journal import TurnRow
 from cache.ports import Clock
@@ -17,6 +16,7 @@ from engine.box import Box
 from engine.events import Chunk, Resumed, Tokens
 from engine.slots import Slots
 from engine.turn import Refused, turn
+from serve.calls import Busy, Call, Calls, Closed
 from serve.heard import Broke, Ended, NoRoom, Reading, Said
 from serve.order import Order
 
@@ -25,24 +25,6 @@ IDLE_LOOK_S = 0.25
 """Seconds between two looks for idle work while nobody asks for anything."""
 
 _log = logging.getLogger(__name__)
-
-
-class Busy(Exception):
-    """The engine had requests to serve for all of the time that the caller would wait."""
-
-
-class Closed(Exception):
-    """The server stops."""
-
-
-@dataclass(slots=True)
-class _Call(Generic[T]):
-    """A question that is answered on the engine's thread."""
-
-    work: Callable[[], T]
-    given: Future[T]
-    until_s: float | None
-    """Wait for the engine to be idle, but no longer; None is answered between two steps."""
 
 
 Idle = Callable[[Callable[[], bool]], bool]
@@ -57,15 +39,23 @@ class Desk:
     what moves rows waits until no turn is under way.
     """
 
-    def __init__(self, slots: Slots, clock: Clock, idle: Idle, ended: Callable[..., None]) -> None:
-        """`idle` is called while nobody asks for anything, `ended(row, order)` after every turn."""
+    def __init__(
+        self,
+        slots: Slots,
+        clock: Clock,
+        idle: Idle,
+        ended: Callable[[TurnRow, Order], None],
+        wanted: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`idle` is called while nobody asks for anything, `ended` after every turn. `wanted` ends
+        what `idle` has left unfinished, before anybody else has engine and caches."""
         self._slots, self._clock = slots, clock
-        self._idle, self._ended = idle, ended
+        self._idle, self._ended, self._interrupt = idle, ended, wanted
         self._changed = threading.Condition()
-        self._inbox: deque[Order | _Call] = deque()
+        self._inbox: deque[Order | Call] = deque()
         self._waiting: list[Order] = []
         self._active: list[Order] = []
-        self._calls: list[_Call] = []
+        self._calls = Calls(clock, wanted)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.last_end_s = clock.mono_s()
@@ -90,14 +80,14 @@ class Desk:
 
     def between(self, work: Callable[[], T]) -> Future[T]:
         """Let `work` look at engine and caches between two steps. Raises Closed."""
-        call = _Call(work, Future(), None)
+        call = Call(work, Future(), None)
         self._post(call)
         return call.given
 
     def alone(self, work: Callable[[], T], wait_s: float) -> Future[T]:
         """Run `work` when no turn is under way; it gets Busy when one waits already, or when that
         is not so within `wait_s`. Raises Closed."""
-        call = _Call(work, Future(), self._clock.mono_s() + wait_s)
+        call = Call(work, Future(), self._clock.mono_s() + wait_s)
         if self.waiting:
             call.given.set_exception(Busy())
             return call.given
@@ -126,7 +116,7 @@ class Desk:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _post(self, one: Order | _Call) -> None:
+    def _post(self, one: Order | Call) -> None:
         with self._changed:
             if self._closing:
                 raise Closed
@@ -139,7 +129,7 @@ class Desk:
         try:
             while not self._closing:
                 self._take()
-                self._answer_calls()
+                self._calls.answer(active=bool(self._active), wanted=bool(self._waiting))
                 self._place()
                 if not self._step():
                     self._rest()
@@ -150,6 +140,7 @@ class Desk:
             with self._changed:
                 self._closing = True
         self._take()
+        self._interrupt()
         for order in list(self._active):
             if self.broken:
                 order.tell(Broke(f"the engine's thread ended: {self.broken}"))
@@ -157,8 +148,7 @@ class Desk:
                 self._leave(order)
         for order in self._waiting:
             order.tell(Broke("the server stops", stops=True))
-        for call in self._calls:
-            call.given.set_exception(Closed())
+        self._calls.close()
 
     def _take(self) -> None:
         """What has come since the last step."""
@@ -167,32 +157,13 @@ class Desk:
             if isinstance(one, Order):
                 self._waiting.append(one)
             else:
-                self._calls.append(one)
-
-    def _answer_calls(self) -> None:
-        """Answer what may be answered now."""
-        kept: list[_Call] = []
-        for call in self._calls:
-            if call.until_s is None or not self._active:
-                self._answer(call)
-            elif self._waiting or self._clock.mono_s() >= call.until_s:
-                call.given.set_exception(Busy())
-            else:
-                kept.append(call)
-        self._calls = kept
-
-    @staticmethod
-    def _answer(call: _Call) -> None:
-        if not call.given.set_running_or_notify_cancel():
-            return
-        try:
-            call.given.set_result(call.work())
-        except Exception as error:
-            call.given.set_exception(error)
+                self._calls.add(one)
 
     def _place(self) -> None:
         """Let every waiting order start that finds a slot, in the order they came."""
         still: list[Order] = []
+        if self._waiting:
+            self._interrupt()
         for order in self._waiting:
             if order.gone:
                 order.tell(Broke("the client left before its turn"))
@@ -229,24 +200,11 @@ class Desk:
     def _tell_known(self, order: Order, box: Box) -> None:
         """Give an answer that was written ahead; the engine has no part in it."""
         assert order.known is not None
-        answer = list(order.known)
+        answer = order.answer = list(order.known)
         order.first_s = self._clock.mono_s()
         order.voice.heard(answer)
         order.tell(Said(tuple(order.voice.take()), len(answer)))
-        prompt = order.prompt
-        row = TurnRow(
-            wall_s=self._clock.wall_s(),
-            session=prompt.session,
-            client=prompt.client,
-            kind=prompt.kind,
-            prompt=len(prompt.ids),
-            asked=order.asked or len(prompt.ids),
-            cached=len(prompt.ids),
-            source=order.source or "known",
-            why="end",
-            output=len(answer),
-            finish="stop" if answer[-1] in order.stop_ids else "length",
-        )
+        row = order.known_row(self._clock.wall_s())
         box.journal.add(row, box.jobs)
         self._ended(row, order)
         order.tell(Ended(row))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
+from cache.journal import TurnRow
 from cache.types import COLD, Line
 from engine.box import Box
 from engine.decode import Rule
@@ -61,3 +62,23 @@ class Order:
     def ttft_s(self) -> float | None:
         """Seconds from its arrival to its first token."""
         return self.first_s - self.arrived_s if self.first_s is not None else None
+
+    def known_row(self, wall_s: float) -> TurnRow:
+        """The journal's row of an answer that was written ahead: nothing was forwarded."""
+        assert self.known
+        prompt, size = self.prompt, len(self.prompt.ids)
+        return TurnRow(
+            wall_s=wall_s,
+            session=prompt.session,
+            client=prompt.client,
+            kind=prompt.kind,
+            prompt=size,
+            asked=self.asked or size,
+            cached=size,
+            source=self.source or "known",
+            gate="greedy",
+            why=self.source or "known",
+            parted_at=size,
+            output=len(self.known),
+            finish="stop" if self.known[-1] in self.stop_ids else "length",
+        )

@@ -207,6 +207,9 @@ class CompactionSettings(Section):
     idle_s: Seconds = 30.0
     tokens_min: Some = 32_768
     """Of a conversation, from where its summary is prepared."""
+    tail: Literal["cut", "whole"] = "cut"
+    """What is summed up where a client's record leaves its newest messages out: what the record
+    holds, or all of the conversation. Only the second can be written ahead for such a client."""
 
 
 class ThinkingSettings(Section):

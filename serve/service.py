@@ -14,20 +14,26 @@ from starlette.requests import Request
 
 from cache.journal import TurnRow
 from cache.types import Ids
+from engine.chat.dialect import close_thought, inside_thought
 from engine.chat.gallery import Gallery
-from engine.chat.messages import Reply
+from engine.chat.messages import Say
 from engine.prompt import Prompt
 from serve.asked import Asked, Asking
 from serve.body import read_json
+from serve.box_lock import BoxLock
+from serve.calls import Busy, Closed
 from serve.choice import Choice, Choosing, Given
-from serve.desk import Busy, Closed, Desk
+from serve.compaction import Continued
+from serve.desk import Desk
 from serve.errors import busy, context_length_exceeded, model_not_found, stopping
-from serve.heard import LAST, Heard
+from serve.heard import Heard
+from serve.hearing import Hearing
 from serve.house import House
 from serve.metrics import Metrics
-from serve.order import Order
+from serve.order import Order, Rewrite
 from serve.script import Script
 from serve.stats import Parts
+from serve.summaries import Summaries
 from serve.wire_chat import ChatBody
 from serve.wish import Defaults, Wish
 
@@ -47,41 +53,24 @@ class About:
     token: str | None = field(default=None, repr=False)
 
 
-class Hearing:
-    """One order, as the request's task hears of it."""
-
-    def __init__(self, service: Service, order: Order, queue: asyncio.Queue[Heard]) -> None:
-        self.order = order
-        self._desk, self._queue = service.desk, queue
-        self.clock = service.house.clock
-        self.over = False
-
-    async def next(self, wait_s: float | None = None) -> Heard | None:
-        """What is heard next; None when it is silent for `wait_s`."""
-        try:
-            heard = await asyncio.wait_for(self._queue.get(), wait_s)
-        except TimeoutError:
-            return None
-        self.over = isinstance(heard, LAST)
-        return heard
-
-    def leave(self) -> None:
-        """Nobody waits for it any more; its turn ends at the next event."""
-        if not self.over:
-            self.order.gone = True
-            self._desk.wake()
-
-
 class Service:
     """Everything between the routes and the engine."""
 
-    def __init__(self, house: House, about: About, script: Script | None = None) -> None:
+    def __init__(
+        self,
+        house: House,
+        about: About,
+        script: Script | None = None,
+        lock: BoxLock | None = None,
+    ) -> None:
+        """A script answers instead of the model; `lock` is held while a summary is written ahead."""
         self.house, self.about = house, about
         self._script = script
         self.gallery = Gallery()
         self.asking = Asking(house.dialect, self.gallery)
         self.metrics = Metrics()
-        self.desk = Desk(house.slots, house.clock, self._idle, self._ended)
+        self._summaries = Summaries(house, self.gallery, lock)
+        self.desk = Desk(house.slots, house.clock, self._idle, self._ended, self._summaries.stop)
         self._choosing = Choosing(
             house.dialect,
             house.engine.vocab,
@@ -156,14 +145,24 @@ class Service:
         loop = asyncio.get_running_loop()
         room = self.room(asked, wish)
         prompt = await loop.run_in_executor(self._reading, self.asking.prompt, asked, room)
-        given = self._given(asked) if self._script is not None else None
-        choice = self._choosing.make(
-            wish, number, asked.rendered.ids, asked.tools, room, _call_id, given
-        )
-        return self._ordered(prompt, choice, given.round_s if given is not None else 0.0)
+        round_s = 0.0
+
+        def choose(ids: Ids, room: int) -> Choice:
+            nonlocal round_s
+            given = self._given(asked, ids) if self._script is not None else None
+            round_s = given.round_s if given is not None else 0.0
+            return self._choosing.make(wish, number, ids, asked.tools, room, _call_id, given)
+
+        def chosen(found: Continued) -> Choice:
+            ids = found.prompt.ids
+            return choose(ids, min(found.prompt.answer_max, self.house.engine.window - len(ids)))
+
+        choice = choose(asked.rendered.ids, room)
+        rewrite = self._summaries.rewrite(asked, wish, chosen, seeded=asked.seeded)
+        return self._ordered(prompt, choice, round_s, rewrite)
 
     async def order_text(self, ids: Ids, wish: Wish, number: int = 0) -> Hearing:
-        """Order one choice of a text that goes on; raises ApiError, also for one that has no room."""
+        """Order one choice of a text that goes on; raises ApiError, also when it has no room."""
         size, window = len(ids), self.house.engine.window
         if size >= window:
             raise context_length_exceeded(size, window, "prompt")
@@ -171,7 +170,9 @@ class Service:
         choice = self._choosing.text(wish, number, room)
         return self._ordered(Prompt(ids, kind="completion", answer_max=room), choice, 0.0)
 
-    def _ordered(self, prompt: Prompt, choice: Choice, round_s: float) -> Hearing:
+    def _ordered(
+        self, prompt: Prompt, choice: Choice, round_s: float, rewrite: Rewrite | None = None
+    ) -> Hearing:
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Heard]()
 
         def tell(heard: Heard) -> None:
@@ -185,11 +186,12 @@ class Service:
             choice.voice,
             tell,
             self.house.clock.mono_s(),
+            rewrite,
+            round_s,
             scored=choice.scored,
-            round_s=round_s,
         )
         self._submit(order)
-        return Hearing(self, order, queue)
+        return Hearing(self.desk, self.house.clock, order, queue)
 
     def _submit(self, order: Order) -> None:
         try:
@@ -197,12 +199,19 @@ class Service:
         except Closed:
             raise stopping() from None
 
-    def _given(self, asked: Asked) -> Given:
-        """What the script says to a request."""
+    def _given(self, asked: Asked, prompt: Ids) -> Given:
+        """What the script says to a request whose prompt, as it is served, is this."""
         assert self._script is not None
         said = self._script.answer(asked.who, asked.messages, asked.tools)
-        reply: Reply = said.reply
-        ids = self.house.dialect.template.answer_ids(reply, asked.messages).ids
+        reply, dialect = said.reply, self.house.dialect
+        outside = not inside_thought(dialect, prompt)
+        if outside:
+            # The prompt has an empty thought already.
+            kept = (p for p in reply.pieces if not isinstance(p, Say) or p.kind != "reasoning")
+            reply = replace(reply, pieces=tuple(kept))
+        ids = dialect.template.answer_ids(reply, () if outside else asked.messages).ids
+        if outside:
+            ids = ids[len(close_thought(dialect)) :]
         self._said += 1
         return Given(ids, said.round_s, f"script:{self._said}")
 
@@ -249,10 +258,13 @@ class Service:
 
     def _idle(self, wanted: Any) -> bool:
         rested_s = self.house.clock.mono_s() - self.desk.last_end_s
+        if self._script is None and self._summaries.step(rested_s):
+            return True
         return self.house.idle(wanted, rested_s)
 
     def _ended(self, row: TurnRow, order: Order) -> None:
         self.metrics.saw(row, order.ttft_s)
+        self._summaries.ended(row, order)
 
     # its life
 

@@ -14,14 +14,14 @@ from serve.answers import finish_of
 from serve.chat.deltas import Delta
 from serve.errors import failed, no_room, stopping
 from serve.heard import Ended, Heard, NoRoom, Reading, Said
+from serve.hearing import Hearing
 from serve.logprobs import seen
-from serve.service import Hearing
 from serve.usage import usage_of
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something for the client: pieces of the answer, scores of their tokens, or a comment alone."""
+    """For the client: pieces of the answer, scores of their tokens, or a comment alone."""
 
     deltas: tuple[Delta, ...] = ()
     scores: tuple[Score, ...] = ()

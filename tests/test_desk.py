@@ -175,7 +175,7 @@ def test_canary_two_turns_in_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_canary_a_hang_up_nobody_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    from serve.service import Hearing
+    from serve.hearing import Hearing
 
     monkeypatch.setattr(Hearing, "leave", lambda self: None)
     with serving() as one, one.client() as client:

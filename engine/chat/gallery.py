@@ -71,6 +71,10 @@ class Gallery:
         """The picture of this digest with its patches, if they are kept."""
         return self._kept.get(digest)
 
+    def kept(self, digest: bytes) -> Picture | None:
+        """The picture of this digest with its patches, if they were not let go."""
+        return self._kept.get(digest)
+
     def _decode(self, url: str) -> Picture | Refused:
         """The picture, kept for whoever wants its patches."""
         self.decoded += 1

@@ -1,0 +1,73 @@
+"""Calls: questions that other threads ask of engine and caches, answered on the engine's thread"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from cache.ports import Clock
+
+T = TypeVar("T")
+
+
+class Busy(Exception):
+    """The engine had requests to serve for all of the time that the caller would wait."""
+
+
+class Closed(Exception):
+    """The server stops."""
+
+
+@dataclass(slots=True, eq=False)
+class Call(Generic[T]):
+    """A question that is answered on the engine's thread."""
+
+    work: Callable[[], T]
+    given: Future[T]
+    until_s: float | None
+    """Wait for the engine to be idle, but no longer; None is answered between two steps."""
+
+    def answer(self) -> None:
+        """Do the work, if anybody still wants it."""
+        if not self.given.set_running_or_notify_cancel():
+            return
+        try:
+            self.given.set_result(self.work())
+        except Exception as error:
+            self.given.set_exception(error)
+
+
+class Calls:
+    """Those that wait for their answer."""
+
+    def __init__(self, clock: Clock, interrupt: Callable[[], None]) -> None:
+        """`interrupt` leaves the engine idle for a call that wants it so."""
+        self._clock, self._interrupt = clock, interrupt
+        self._waiting: list[Call[Any]] = []
+
+    def add(self, call: Call[Any]) -> None:
+        """One more."""
+        self._waiting.append(call)
+
+    def answer(self, *, active: bool, wanted: bool) -> None:
+        """Answer what may be answered while turns are `active` or `wanted`, or never will be."""
+        kept: list[Call[Any]] = []
+        for call in self._waiting:
+            if call.until_s is None:
+                call.answer()
+            elif not active:
+                self._interrupt()
+                call.answer()
+            elif wanted or self._clock.mono_s() >= call.until_s:
+                call.given.set_exception(Busy())
+            else:
+                kept.append(call)
+        self._waiting = kept
+
+    def close(self) -> None:
+        """Nobody answers any more."""
+        for call in self._waiting:
+            call.given.set_exception(Closed())
+        self._waiting.clear()
