@@ -331,7 +331,7 @@ def test_what_the_files_say(folder: Path, dialects: dict[str, Checkpoint]) -> No
     decode = xml.tokenizer.decode
     assert decode(close_thought(xml)) == "\n</think>\n\n"
     assert decode(open_call(xml, "f")) == "<tool_call>\n<function=f>\n"
-    assert decode(open_call(js, "f")) == '<tool_call>\n{"name": "f", "arguments": '
+    assert decode(open_call(js, "f")) == '<tool_call>\n{"name": "f", "arguments":'
     assert specials(xml, open_call(xml, "</tool_call>")) == 1
 
 

@@ -60,7 +60,7 @@ def test_every_cut_finds_the_first_match(pieces: list[str], needles: list[str]) 
 @given(letters, needles)
 @settings(deadline=None)
 def test_what_is_held_is_the_longest_beginning_of_a_needle(text: str, needles: list[str]) -> None:
-    size = partial(text, needles)
+    size = partial(text, tuple(needles))
     sizes = [
         n for n in range(len(text) + 1) if any(s != text[-n:] and s.startswith(text[-n:])
         for s in needles) and n

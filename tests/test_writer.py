@@ -387,6 +387,7 @@ def test_pieces_of_marked_text() -> None:
     marked = Marked(TOKENIZER)
     found = [piece for id in ids_of("é", "<think>").tolist() for piece in marked.feed(id)]
     assert found == ["é", Mark("<think>")] and list(marked.end()) == []
+    assert list(marked.feed(TOKENIZER.vocab)) == list(marked.feed(-1)) == []
     half = ids_of("🙂").tolist()[:1]
     assert list(marked.feed(half[0])) == [] and list(marked.end()) == ["\ufffd"]
 

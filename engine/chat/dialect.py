@@ -135,7 +135,7 @@ def close_thought(dialect: Dialect) -> Ids:
 def open_call(dialect: Dialect, name: str) -> Ids:
     """The tokens of a call's beginning, up to where its arguments come."""
     encode = dialect.tokenizer.encode
-    before, after = {"xml": ("<function=", ">\n"), "json": ('{"name": "', '", "arguments": ')}[
+    before, after = {"xml": ("<function=", ">\n"), "json": ('{"name": "', '", "arguments":')}[
         dialect.call_form
     ]
     parts = (f"{CALL}\n{before}", name, after)

@@ -55,7 +55,7 @@ class Placed:
         if character == start or not len(ids):
             return self.tokens[at]
         before = self.seals.opened(text[: character - start]).encode("utf-8", "replace")
-        sizes = [len(self.tokenizer.text(ids[n : n + 1])) for n in range(len(ids))]
+        sizes = [len(self.tokenizer.piece(id)) for id in ids.tolist()]
         inside = int(np.searchsorted(np.cumsum(sizes), max(0, len(before) - taken), side="right"))
         return self.tokens[at] + inside
 

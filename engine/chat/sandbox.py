@@ -82,16 +82,16 @@ def compiled(source: str, now: Callable[[], datetime], mark: str) -> jinja2.Temp
         )
         return text.replace(json.dumps(mark)[1:-1], mark) if ensure_ascii else text
 
-    environment = ImmutableSandboxedEnvironment(
+    sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, "jinja2.ext.loopcontrols"],
     )
-    environment.filters["tojson"] = tojson
-    environment.globals |= {
+    sandbox.filters["tojson"] = tojson
+    sandbox.globals |= {
         "raise_exception": _raise,
         "strftime_now": lambda form: now().strftime(form),
         "dict": Dict(),
         "namespace": Names,
     }
-    return environment.from_string(source)
+    return sandbox.from_string(source)

@@ -96,6 +96,10 @@ class Tokenizer:
         table = self._bytes
         return b"".join([table[i] for i in ids.tolist()])
 
+    def piece(self, id: int) -> bytes:
+        """The bytes of one token."""
+        return self._bytes[id]
+
     def blank(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which tokens are nothing but whitespace, shape (n,)."""
         return np.equal(self.kinds(ids), WHITESPACE)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import codecs
 
-import numpy as np
-
 from engine.chat.tokenizer import Tokenizer
 
 
@@ -18,7 +16,7 @@ class Detokenizer:
 
     def text(self, id: int) -> str:
         """The characters that the token completes."""
-        return self._bytes.decode(self._tokenizer.text(np.array([id], np.int32)))
+        return self._bytes.decode(self._tokenizer.piece(id))
 
     def end(self) -> str:
         """What is held back, when nothing more comes to complete it."""

@@ -38,8 +38,8 @@ class Marked:
         if id in self._names:
             yield from self.end()
             yield Mark(self._names[id])
-        elif id < 0 or self._tokenizer.classes[id] == SPECIAL:
-            yield from self.end()
+        elif not 0 <= id < self._tokenizer.vocab or self._tokenizer.classes[id] == SPECIAL:
+            yield from self.end()  # nothing that has a text
         else:
             yield from self._sought(self._text.text(id))
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
-def partial(text: str, needles: Sequence[str]) -> int:
+@lru_cache(maxsize=64)
+def _beginnings(needles: tuple[str, ...]) -> tuple[frozenset[str], int]:
+    """What the needles begin with and are more than, and the longest of it."""
+    each = frozenset(needle[:size] for needle in needles for size in range(1, len(needle)))
+    return each, max(map(len, each), default=0)
+
+
+def partial(text: str, needles: tuple[str, ...]) -> int:
     """Characters at the end of `text` that may become one of the needles; 0 when none can."""
-    longest = max(map(len, needles), default=1) - 1
+    beginnings, longest = _beginnings(needles)
     for size in range(min(longest, len(text)), 0, -1):
-        tail = text[len(text) - size :]
-        if any(len(needle) > size and needle.startswith(tail) for needle in needles):
+        if text[-size:] in beginnings:
             return size
     return 0
 
@@ -28,6 +35,8 @@ class Seeker:
 
     def feed(self, text: str) -> tuple[str, str | None, str]:
         """(what comes before, the needle that is complete or None, what comes after it)."""
+        if not self._needles:
+            return text, None, ""
         text = self._held + text
         found = [(at + len(n), at, n) for n in self._needles if (at := text.find(n)) >= 0]
         if found:
