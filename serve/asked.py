@@ -33,9 +33,10 @@ class Asked:
 class Asking:
     """Reads requests. Not for two threads at once: rendered messages are kept."""
 
-    def __init__(self, dialect: Dialect, gallery: Gallery) -> None:
+    def __init__(self, dialect: Dialect, gallery: Gallery, key: bytes = b"") -> None:
+        """Conversations that have no name get one under `key`."""
         self._dialect, self._gallery = dialect, gallery
-        self._conversations = Conversations()
+        self._conversations = Conversations(key)
 
     def read(
         self,

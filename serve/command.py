@@ -35,8 +35,9 @@ from serve.settings import Settings
 
 RANDOM = "random"
 GRID = 1_024
-RANDOM_ANSWER_TOKENS = 256
-"""Of an answer of the random model whose request names no limit: it never comes to an end."""
+RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS = 256, 32
+"""Of an answer of the random model, and of its thought, where a request names no limit: neither
+ever comes to an end."""
 GRACE_S = 5
 """For so long a stop waits for answers under way."""
 ENCODED_BYTES = 512 << 20
@@ -85,7 +86,9 @@ def _serve(
         raise BadInput("--script", None, "needs the bundled chat format, not a tokenizer's own")
     engine = engine_of(flags, dialect)
     house = House(engine, dialect, setup, settings)
-    about = About(flags.name or f"moorage-{flags.model}", RANDOM_ANSWER_TOKENS)
+    about = About(
+        flags.name or f"moorage-{flags.model}", RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS
+    )
     lock = BoxLock(flags.box_lock, house.clock) if flags.box_lock is not None else None
     service = Service(house, about, script, lock)
     reel = Reel(flags.record) if flags.record is not None else None

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from cache.journal import TurnRow
 from cache.ports import Clock
-from cache.types import GOES_ON
 from engine.box import Box
 from engine.events import Chunk, Resumed, Tokens
 from engine.slots import Slots
@@ -167,14 +166,23 @@ class Desk:
         for order in self._waiting:
             if order.gone:
                 order.tell(Broke("the client left before its turn"))
-            elif not self._start(order):
+            elif not self._starts(order):
                 still.append(order)
         self._waiting = still
+
+    def _starts(self, order: Order) -> bool:
+        """Whether an order waits no longer: its turn has begun, or can't."""
+        try:
+            return self._start(order)
+        except Exception as error:
+            _log.exception("a turn could not begin")
+            order.tell(Broke(f"the engine failed: {type(error).__name__}"))
+            return True
 
     def _start(self, order: Order) -> bool:
         """Begin an order's turn; False when it must wait."""
         busy = {one.box.slot for one in self._active if one.box is not None}
-        if self._follows(order):
+        if any(order.follows(one) for one in self._active):
             return False
         box = self._slots.main
         if order.rewrite is not None:
@@ -208,14 +216,6 @@ class Desk:
         box.journal.add(row, box.jobs)
         self._ended(row, order)
         order.tell(Ended(row))
-
-    def _follows(self, order: Order) -> bool:
-        """Whether a turn of its own conversation is under way: it may go on with what that writes."""
-        prompt = order.prompt
-        if prompt.session is None or prompt.kind not in GOES_ON:
-            return False
-        others = (one.prompt for one in self._active)
-        return any(one.session == prompt.session and one.kind in GOES_ON for one in others)
 
     def _step(self) -> bool:
         """One step of every turn that is due; False when there was nothing to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from cache.meet import Switch
 from cache.planned import drain, pause, read_back
 from cache.responses import Responses
 from cache.rows import BLOCK_ROWS
-from cache.saving import TMP
+from cache.saving import TMP, said, save_now
 from cache.spill.open import open_spill
 from cache.spill.shapes import Shapes
 from cache.spill.tier import Spill
@@ -44,7 +45,8 @@ from serve.settings_file import NAME, SettingsFile
 
 HEADS, JOURNAL, SUFFIXES = "heads", "journal", "suffixes"
 """Folders of the directory: the drive's tiers, the journal's files, the suffix store."""
-OURS = frozenset({HEADS, JOURNAL, SUFFIXES, "recordings", NAME})
+KEY, KEY_BYTES = "key", 16
+OURS = frozenset({HEADS, JOURNAL, SUFFIXES, "recordings", NAME, KEY})
 AnyFiles = TypeVar("AnyFiles", bound=OsFiles)
 
 
@@ -74,9 +76,13 @@ class House:
         self.jobs = ThreadJobs()
         self._closers: list[Callable[[], Any]] = [self.jobs.close]
         self.file: SettingsFile | None = None
+        self.key = secrets.token_bytes(KEY_BYTES)
+        """Of the names that conversations without one get; a directory keeps it."""
         settings = settings or Settings.for_machine(total_bytes())
         if setup.cache_dir is not None:
-            self.file = SettingsFile(_own_folder(setup.cache_dir), str(setup.cache_dir))
+            folder = _own_folder(setup.cache_dir)
+            self.key = _kept_key(folder, self.key)
+            self.file = SettingsFile(folder, str(setup.cache_dir))
             settings = self.file.load(settings)
         self.settings = settings
         self.guard = WriteGuard(self.clock, settings.guard_config())
@@ -247,3 +253,22 @@ def _own_folder(directory: Path) -> OsFiles:
         why = f"holds {first}, which is no server's: give it a folder of its own"
         raise BadInput(place, None, why)
     return _private(files)
+
+
+def _kept_key(folder: OsFiles, fresh: bytes) -> bytes:
+    """The directory's key, written when it has none; raises BadInput."""
+    try:
+        if folder.exists(KEY):
+            handle = folder.open(KEY)
+            try:
+                kept = folder.read(handle, 0, KEY_BYTES)
+            finally:
+                folder.close(handle)
+            if len(kept) == KEY_BYTES:
+                return kept
+        why = save_now(folder, KEY, memoryview(fresh))
+    except OSError as error:
+        why = said(error)
+    if why:
+        raise BadInput(str(folder.root / KEY), None, why)
+    return fresh

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from cache.journal import TurnRow
-from cache.types import COLD, Line
+from cache.types import COLD, GOES_ON, Line
 from engine.box import Box
 from engine.decode import Rule
 from engine.events import Event
@@ -62,6 +62,12 @@ class Order:
     def ttft_s(self) -> float | None:
         """Seconds from its arrival to its first token."""
         return self.first_s - self.arrived_s if self.first_s is not None else None
+
+    def follows(self, other: Order) -> bool:
+        """Whether it may go on with what another turn of its conversation writes: then it waits."""
+        mine, theirs = self.prompt, other.prompt
+        turns = mine.kind in GOES_ON and theirs.kind in GOES_ON
+        return turns and mine.session is not None and mine.session == theirs.session
 
     def known_row(self, wall_s: float) -> TurnRow:
         """The journal's row of an answer that was written ahead: nothing was forwarded."""

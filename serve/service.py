@@ -50,6 +50,8 @@ class About:
     answer_tokens: int | None = None
     """Of an answer whose request names no limit, where the model wants another than the settings:
     a random one never comes to an end."""
+    thinking_tokens: int | None = None
+    """The same of its thoughts, whose end such a one does not find."""
     token: str | None = field(default=None, repr=False)
 
 
@@ -63,11 +65,11 @@ class Service:
         script: Script | None = None,
         lock: BoxLock | None = None,
     ) -> None:
-        """A script answers instead of the model; `lock` is held while a summary is written ahead."""
+        """A script answers for the model; `lock` is held while a summary is written ahead."""
         self.house, self.about = house, about
         self._script = script
         self.gallery = Gallery()
-        self.asking = Asking(house.dialect, self.gallery)
+        self.asking = Asking(house.dialect, self.gallery, house.key)
         self.metrics = Metrics()
         self._summaries = Summaries(house, self.gallery, lock)
         self.desk = Desk(house.slots, house.clock, self._idle, self._ended, self._summaries.stop)
@@ -95,7 +97,7 @@ class Service:
             vocab=usual.vocab,
             seed=usual.seed,
             sampling=sampling,
-            thinking_max=thinking.unsaid,
+            thinking_max=self.about.thinking_tokens or thinking.unsaid,
             efforts=thinking.efforts,
         )
 

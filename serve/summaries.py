@@ -71,7 +71,7 @@ class Summaries:
         house, sent = self._house, order.prompt
         tail = self._config.tail
         found = continuation(
-            house.box.stack, house.dialect, sent, parts, self._gallery.kept, tail=tail
+            house.box, house.dialect, sent, parts, self._gallery.kept, tail=tail
         )
         if not isinstance(found, Continued):
             self._note("miss", sent.session, len(sent.ids), found.why)
