@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ from served import MODEL, Served, house, serving
 from serve import page_routes
 from serve.page_routes import FOLDER, HEADERS, POLICY, TYPES
 from serve.script import Script
+from serve.settings import Settings
 
 TOKEN = "a-token"
 MARKUP = "<img src=x onerror=document.title='run'> & <b>bold</b>"
@@ -119,6 +121,34 @@ def test_a_file_has_nothing_inline_and_nothing_from_elsewhere(name: str) -> None
 )
 def test_canary_what_a_file_must_not_have_is_seen(name: str, text: str) -> None:
     assert wrong_in(name, text)
+
+
+def literals(schema: dict[str, Any], at: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Every setting of few values, and every one that may be null, as the document's model has
+    them."""
+    whole = Settings.model_json_schema()
+    for name, what in schema["properties"].items():
+        path = f"{at}.{name}".lstrip(".")
+        kind = what["$ref"].rsplit("/", 1)[-1] if "$ref" in what else None
+        if kind is not None:
+            yield from literals(whole["$defs"][kind], path)
+        elif "enum" in what:
+            yield path, what["enum"]
+        elif {"type": "null"} in what.get("anyOf", ()):
+            yield path, []
+
+
+def test_the_form_knows_every_choice_of_the_document() -> None:
+    code = (FOLDER / "settings.js").read_text()
+    block = re.search(r"const CHOICES = \{(.*?)\n\};", code, re.S)
+    nullable = re.search(r"const NULLABLE = /(.*)/;", code)
+    assert block is not None and nullable is not None
+    lines = re.findall(r'"?([\w.]+)"?: \[(.*)\]', block.group(1))
+    known = {path: json.loads(f"[{values}]") for path, values in lines}
+    wanted = dict(literals(Settings.model_json_schema()))
+    assert known == {path: values for path, values in wanted.items() if values}
+    for path, values in wanted.items():
+        assert bool(re.search(nullable.group(1), path)) is not bool(values), path
 
 
 def test_files_are_short() -> None:

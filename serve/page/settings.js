@@ -8,6 +8,7 @@ const CHOICES = {
   "spill.codec": ["planes", "raw"],
   alignment: ["full", "off"],
   "compaction.mode": ["continue", "client"],
+  "compaction.tail": ["cut", "whole"],
 };
 const UNITS = { gib: "GiB", gb: "GB", s: "s", days: "days", hours: "h", tokens: "tokens",
   rows: "rows", bytes: "bytes" };
