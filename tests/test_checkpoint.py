@@ -25,6 +25,7 @@ from chat_templates import ADDED, JSON, PLAIN, UNFLAGGED, XML, checkpoint, token
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from photos import attached, data_url, photo
+from transformers.utils import chat_template_utils
 
 from cache.types import Ids
 from engine.bad import BadInput
@@ -32,6 +33,7 @@ from engine.chat.checkpoint import Checkpoint, load_dialect
 from engine.chat.dialect import Defaults, Gaps, close_thought, inside_thought, open_call
 from engine.chat.gallery import Gallery
 from engine.chat.messages import ChatError, messages_of, tools_of
+from engine.chat.sandbox import compiled
 from engine.chat.sealed import MARK, Seals
 from engine.chat.tokenizer import SPECIALS, Tokenizer
 from engine.pictures.patches import PatchConfig
@@ -401,6 +403,21 @@ def test_the_sandbox_has_what_templates_use_and_no_more(tmp_path: Path) -> None:
                 "{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"):  # fmt: skip
         with pytest.raises(BadInput, match="chat template"):
             load_dialect(checkpoint(tmp_path / "b", bad))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}",
+        "{% for x in 'ab' %}{% generation %}{{ loop.index }}{{ x }}{% endgeneration %}{% endfor %}",
+        "{% set n = dict(a=1) %}{%- generation -%} {{ n.b }} {% endgeneration %}{{ n.a }}",
+        "{{ [1, {'<': 'é'}] | tojson }}{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}",
+        "{% for x in range(9) %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}\n {{ y }}",
+    ],
+)
+def test_templates_run_as_the_publishers_tools_run_them(source: str) -> None:
+    theirs = chat_template_utils._compile_jinja_template(source)
+    assert compiled(source, datetime.now, MARK).render() == theirs.render()
 
 
 BROKEN: list[tuple[str, str | None, str]] = [

@@ -196,6 +196,19 @@ def test_how_an_answer_is_cut_changes_nothing(
     assert all(isinstance(d, CallBegins) or d.text for d in first)
 
 
+tokens = st.integers(0, TOKENIZER.vocab + 9) | st.sampled_from(sorted(TOKENIZER.ids.values()))
+
+
+@given(st.lists(tokens, max_size=40), st.integers(0, 40))
+@settings(deadline=None, max_examples=60)
+def test_nothing_that_a_model_writes_raises(ids: list[int], size: int) -> None:
+    one = writer(stop=("a", "\n"))
+    deltas = one.wrote(ids) + one.end()
+    assert sum(isinstance(delta, CallBegins) for delta in deltas) == one.calls
+    answer = one.answer(min(size, one.size))
+    assert all(span.stop <= size for span in answer.valued) and answer.thinking <= one.size
+
+
 TOOLS = {"f": {"properties": {"a": STRING}}}
 
 
@@ -348,6 +361,18 @@ def test_hidden_tokens_are_not_said_but_act() -> None:
     assert answer.thinking == len(visible) + len(forced) - len(ids_of("\n\n"))
     assert one.answer(len(visible) + 1).hidden == ((len(visible), 1),)
     assert one.answer(len(visible)).hidden == ()
+
+
+@given(texts, st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4)), max_size=3))
+@settings(deadline=None, max_examples=60)
+def test_what_is_not_hidden_is_said(text: str, spans: list[tuple[int, int]]) -> None:
+    ids = TOKENIZER.encode(text, specials=False)
+    hidden = {at for start, size in spans for at in range(start, start + size)}
+    one = writer(inside=False)
+    result = whole(one.wrote(ids.tolist(), spans) + one.end())
+    runs = itertools.groupby(range(len(ids)), key=lambda at: at in hidden)
+    seen = [TOKENIZER.decode(ids[list(run)]) for mute, run in runs if not mute]
+    assert result == Whole("", "".join(seen))
 
 
 def test_an_empty_thought_is_none_and_an_unfinished_one_is_all() -> None:

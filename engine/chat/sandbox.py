@@ -22,10 +22,11 @@ class Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The statements up to `{% endgeneration %}`."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The statements up to `{% endgeneration %}`; what they set stays among them."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 class Names(jinja2.utils.Namespace):
