@@ -10,13 +10,17 @@ from fastapi import APIRouter, Request
 from cache.clear import clear_memory
 from cache.prewarm import prewarm
 from engine.prompt import Prompt
+from serve.asked import Asked
 from serve.body import read_json
 from serve.errors import ApiError, bad_request
+from serve.openapi import ANY_OBJECT, body_of
 from serve.peek import peek
 from serve.service import Service, headers_of
 from serve.settings import Stale
 from serve.settings_apply import Unwritten
 from serve.stats import stats
+from serve.wire_chat import ChatBody
+from serve.wish import Wish
 
 Tier = Literal["ram", "disk", "spill", "all"]
 CLEAR_WAIT_S = 30.0
@@ -56,18 +60,23 @@ def routes(service: Service) -> APIRouter:
 
         return await service.alone(work, CLEAR_WAIT_S)
 
-    @router.post("/v1/cache/peek")
+    @router.post("/v1/cache/peek", openapi_extra=body_of(ChatBody))
     async def cache_peek(request: Request) -> dict[str, Any]:
         """Where a chat request's rows are, and what reading it would cost. Takes its body, and the
         headers that name its conversation. 409 while requests are served."""
-        prompt = await _prompt(service, request)
-        return await service.alone(lambda: peek(house, prompt))
+        asked, wish, prompt = await _prompt(service, request)
 
-    @router.post("/v1/cache/prewarm")
+        def work() -> dict[str, Any]:
+            house.box.stack.leave()
+            return peek(house, prompt, service.summaries.instead(asked, wish, prompt))
+
+        return await service.alone(work)
+
+    @router.post("/v1/cache/prewarm", openapi_extra=body_of(ChatBody))
     async def cache_prewarm(request: Request) -> dict[str, Any]:
         """Bring a conversation back from the drive, as its next request would. Takes a chat
         request's body. 409 while requests are served."""
-        prompt = await _prompt(service, request)
+        _, _, prompt = await _prompt(service, request)
         desk, clock = service.desk, house.clock
 
         def work() -> dict[str, Any]:
@@ -89,7 +98,7 @@ def routes(service: Service) -> APIRouter:
         """The settings in force."""
         return house.settings.as_json()
 
-    @router.put("/v1/settings")
+    @router.put("/v1/settings", openapi_extra=ANY_OBJECT)
     async def put_settings(request: Request) -> dict[str, Any]:
         """Change some of them, from the next request on. A `revision` other than the one in force
         is refused with 409."""
@@ -109,8 +118,8 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-async def _prompt(service: Service, request: Request) -> Prompt:
+async def _prompt(service: Service, request: Request) -> tuple[Asked, Wish, Prompt]:
     """A chat request's prompt, without a word of it being remembered."""
     sent, body, wish = service.chat(await request.body())
     asked = await service.ask(headers_of(request), sent, body, wish, peeks=True)
-    return service.asking.prompt(asked, service.room(asked, wish))
+    return asked, wish, service.asking.prompt(asked, service.room(asked, wish))

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from engine.adapter import Engine
 from engine.bad import BadInput
+from engine.chat.checkpoint import load_dialect
 from engine.chat.dialect import Bundled, Dialect
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
@@ -109,6 +110,8 @@ def _serve(
 
 def dialect_of(flags: Flags, settings: Settings) -> Dialect:
     """The model's chat format; raises BadInput."""
+    if flags.tokenizer is not None:
+        return load_dialect(flags.tokenizer)
     serving = settings.serving
     cap = Cap(serving.images_max, serving.image_rows_max)
     return Bundled(Template(Tokenizer(), cap=cap))

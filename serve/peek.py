@@ -10,23 +10,41 @@ from cache.journal import TurnRow
 from cache.plan import Plan
 from engine.prompt import Prompt
 from serve.house import House
+from serve.prepare import SOURCE as PREPARED
+from serve.summaries import Instead
 from serve.usage import tier_of
 
 RATES = 8
 """Long prefills whose rates count."""
 
 
-def peek(house: House, prompt: Prompt) -> dict[str, Any]:
-    """What the prompt's request would report; on the engine's thread, with no turn under way.
+def peek(house: House, prompt: Prompt, instead: Instead | None = None) -> dict[str, Any]:
+    """What the prompt's request would report, or what is served `instead`; on the engine's thread,
+    with no turn under way.
 
     It asks what a turn asks, so the two can't disagree. Whoever was served last as a guest leaves,
     as it would before any request; else nothing changes, and nothing is counted.
     """
+    if instead is not None:
+        return _continued(house, prompt, instead)
     house.box.stack.leave()
     box = house.slots.choose(prompt)
     assert box is not None
     plan = box.stack.plan(prompt.ask)
     return told(plan, prompt, prefill_rate(house), box.slot)
+
+
+def _continued(house: House, prompt: Prompt, instead: Instead) -> dict[str, Any]:
+    """The same of what is served in a prompt's place."""
+    plan = house.box.stack.plan(instead.prompt.ask)
+    found = told(plan, prompt, prefill_rate(house))
+    found |= {"source": instead.source, "tier": tier_of(instead.source)}
+    if instead.source == PREPARED:
+        size = len(instead.prompt.ids)
+        found |= {"cached_tokens": size, "served_tokens": size, "parted_at": size, "lost": {}}
+        found |= {"reread_tokens": 0, "reread_eta_ms": 0.0, "restore_ms": 0.0}
+        found |= {"why": PREPARED, "parted_in": None}
+    return found
 
 
 def told(plan: Plan, prompt: Prompt, tokens_s: float, slot: int = 0) -> dict[str, Any]:

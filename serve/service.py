@@ -71,8 +71,8 @@ class Service:
         self.gallery = Gallery()
         self.asking = Asking(house.dialect, self.gallery, house.key)
         self.metrics = Metrics()
-        self._summaries = Summaries(house, self.gallery, lock)
-        self.desk = Desk(house.slots, house.clock, self._idle, self._ended, self._summaries.stop)
+        self.summaries = Summaries(house, self.gallery, lock)
+        self.desk = Desk(house.slots, house.clock, self._idle, self._ended, self.summaries.stop)
         self._choosing = Choosing(
             house.dialect,
             house.engine.vocab,
@@ -137,10 +137,10 @@ class Service:
         return asked
 
     def room(self, asked: Asked, wish: Wish) -> int:
-        """Tokens that the answer may have."""
-        left = self.house.engine.window - len(asked.rendered.ids)
+        """Tokens that the answer may have, as far as the window has room for them: that it has less
+        is no wish of the client's, and rows that are a little longer than its copy serve it too."""
         usual = self.about.answer_tokens or self.house.settings.serving.answer_tokens
-        return min(left, wish.answer_max or usual or left)
+        return wish.answer_max or usual or self.house.engine.window
 
     async def order(self, asked: Asked, wish: Wish, number: int = 0) -> Hearing:
         """Order one choice of the desk; raises ApiError when the server stops."""
@@ -159,8 +159,9 @@ class Service:
             ids = found.prompt.ids
             return choose(ids, min(found.prompt.answer_max, self.house.engine.window - len(ids)))
 
-        choice = choose(asked.rendered.ids, room)
-        rewrite = self._summaries.rewrite(asked, wish, chosen, seeded=asked.seeded)
+        ids = asked.rendered.ids
+        choice = choose(ids, min(room, self.house.engine.window - len(ids)))
+        rewrite = self.summaries.rewrite(asked, wish, chosen)
         return self._ordered(prompt, choice, round_s, rewrite)
 
     async def order_text(self, ids: Ids, wish: Wish, number: int = 0) -> Hearing:
@@ -260,13 +261,13 @@ class Service:
 
     def _idle(self, wanted: Any) -> bool:
         rested_s = self.house.clock.mono_s() - self.desk.last_end_s
-        if self._script is None and self._summaries.step(rested_s):
+        if self._script is None and self.summaries.step(rested_s):
             return True
         return self.house.idle(wanted, rested_s)
 
     def _ended(self, row: TurnRow, order: Order) -> None:
         self.metrics.saw(row, order.ttft_s)
-        self._summaries.ended(row, order)
+        self.summaries.ended(row, order)
 
     # its life
 

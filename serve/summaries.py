@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cache.journal import CacheEvent, TurnRow
 from cache.types import GOES_ON
 from engine.chat.gallery import Gallery
 from engine.decode import Rule
-from engine.sampling import Greedy, Sampled
+from engine.prompt import Prompt
+from engine.sampling import Greedy, Sampled, Sampling
 from serve.asked import Asked
 from serve.box_lock import BoxLock, gpu_is_used
 from serve.chat.deltas import whole
 from serve.chat.writer import Writer
 from serve.choice import DRAFTS, Choice
-from serve.compaction import CompactionConfig, Continued, continuation
+from serve.compaction import CompactionConfig, Continued, Miss, continuation
 from serve.house import House
 from serve.order import Order, Rewrite
 from serve.prepare import SOURCE as PREPARED
@@ -28,6 +29,15 @@ NAME = "compaction"
 
 Choose = Callable[[Continued], Choice]
 """What writes the answer to a continuation, and what reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What is served in place of a compaction's own prompt."""
+
+    prompt: Prompt
+    source: str
+    """`prepared` when the answer is there already."""
 
 
 class Summaries:
@@ -51,29 +61,43 @@ class Summaries:
 
     # a request
 
-    def rewrite(self, asked: Asked, wish: Wish, choose: Choose, *, seeded: bool) -> Rewrite | None:
+    def rewrite(self, asked: Asked, wish: Wish, choose: Choose) -> Rewrite | None:
         """What to do when a request's turn comes; None for one that is no compaction."""
+        parts = self._parts(asked)
+        if parts is None:
+            return None
+        how = _how(asked, wish)
+        return lambda order: self._continue(order, parts, choose, how)
+
+    def instead(self, asked: Asked, wish: Wish, sent: Prompt) -> Instead | None:
+        """What would be served in place of a request's own prompt, None for that. Changes nothing."""
+        parts = self._parts(asked)
+        found = self._found(parts, sent) if parts is not None else None
+        if not isinstance(found, Continued):
+            return None
+        prompt, how = found.prompt, _how(asked, wish)
+        room = min(prompt.answer_max, self._house.engine.window - len(prompt.ids))
+        ready = self._preparer.find(found, how, room) if how is not None else None
+        return Instead(prompt, PREPARED if ready is not None else found.source)
+
+    def _parts(self, asked: Asked) -> CompactionParts | None:
+        """The parts of a compaction that may be continued."""
         if asked.who.kind != NAME or self._house.settings.compaction.mode != "continue":
             return None
-        parts = parts_of(asked.messages)
-        if parts is None or asked.session is None:
-            return None
-        # A seed that the server drew says nothing of what the client wants.
-        sampling = wish.sampling if seeded else replace(wish.sampling, seed=0)
-        how = ("greedy" if wish.greedy else sampling, wish.penalties, wish.stop)
-        plain = wish.penalties.none and not wish.stop and wish.logprobs is None
-        return lambda order: self._continue(order, parts, choose, how if plain else None)
+        return parts_of(asked.messages) if asked.session is not None else None
+
+    def _found(self, parts: CompactionParts, sent: Prompt) -> Continued | Miss:
+        """The continuation, if the record is of what the caches hold."""
+        house, tail = self._house, self._config.tail
+        return continuation(house.box, house.dialect, sent, parts, self._gallery.kept, tail=tail)
 
     def _continue(
         self, order: Order, parts: CompactionParts, choose: Choose, how: Hashable | None
     ) -> bool:
-        """Put the continuation in the order, if the record is of what the caches hold."""
-        house, sent = self._house, order.prompt
-        tail = self._config.tail
-        found = continuation(
-            house.box, house.dialect, sent, parts, self._gallery.kept, tail=tail
-        )
-        if not isinstance(found, Continued):
+        """Put the continuation in the order; whether there is one."""
+        sent = order.prompt
+        found = self._found(parts, sent)
+        if isinstance(found, Miss):
             self._note("miss", sent.session, len(sent.ids), found.why)
             return False
         choice = choose(found)
@@ -124,8 +148,15 @@ class Summaries:
         house.journal.note(note, house.clock.wall_s(), house.jobs)
 
 
+def _how(asked: Asked, wish: Wish) -> Hashable | None:
+    """All that decides a summary's tokens beside the prompt; None when it is not written ahead."""
+    if not wish.penalties.none or wish.stop or wish.logprobs is not None:
+        return None
+    # A seed that the server drew says nothing of what the client wants.
+    sampling = wish.sampling if asked.seeded else replace(wish.sampling, seed=0)
+    return "greedy" if wish.greedy else sampling
+
+
 def _rule(how: Hashable) -> Rule:
     """The rule of a summary that nobody has asked for yet, as its request will have it."""
-    assert isinstance(how, tuple)
-    sampling = how[0]
-    return Greedy(DRAFTS) if sampling == "greedy" else Sampled(sampling, DRAFTS)
+    return Sampled(how, DRAFTS) if isinstance(how, Sampling) else Greedy(DRAFTS)

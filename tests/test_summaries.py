@@ -1,5 +1,5 @@
-"""Goal: over HTTP, a client's compaction is served as its conversation's next turn, and from a summary
-that was written while nobody asked; a record of something else is served as it was sent.
+"""Goal: over HTTP, a compaction is served as its conversation's next turn, and from a summary that was
+written while nobody asked; a record of something else is served as it was sent.
 
 Method: conversations of the random model through the application (tests/served.py), the requests in
 opencode's form (tests/compacted.py); sources and counts from the usage, tokens compared between a
@@ -32,6 +32,16 @@ def post(
     return answer.json()
 
 
+def peek(served: Served, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the peek says that the usage says as well, under the usage's names."""
+    body = {"messages": messages, "max_tokens": 24, "reasoning_effort": "none"}
+    with served.client() as client:
+        found = client.post("/v1/cache/peek", json=body, headers=HEADERS).json()
+    renamed = {"cached": found["cached_tokens"], "reread": found["reread_tokens"]}
+    names = ("tier", "source", "why", "parted_at", "parted_in", "lost")
+    return renamed | {name: found[name] for name in names}
+
+
 def content(answer: dict[str, Any]) -> str:
     text = answer["choices"][0]["message"]["content"]
     assert text
@@ -57,8 +67,10 @@ def test_it_goes_on_from_the_conversations_end() -> None:
         history = talked(served, "ses_one")
         rows = served.house.journal.rows
         end = rows[-1].prompt + rows[-1].output - 1
+        peeked = peek(served, request(history))
         answer = post(served, request(history))
         used = cache(answer)
+        assert peeked == {name: used[name] for name in peeked}
         assert used["source"] == used["tier"] == "continuation"
         assert used["cached"] == end and used["reread"] < 120
         usage = answer["usage"]
@@ -90,30 +102,34 @@ def quick(served: Served) -> None:
 
 
 def written(served: Served, count: int) -> None:
-    counters = served.service._summaries._preparer.counters
+    counters = served.service.summaries._preparer.counters
     end_s = time.monotonic() + 30
     while counters["written"] < count:
         assert time.monotonic() < end_s, dict(counters)
         time.sleep(0.02)
 
 
-def prepared(served: Served) -> dict[str, Any]:
-    """The answer to a compaction that was written ahead: the client said once how it asks."""
+def prepared(served: Served) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The answer to a compaction that was written ahead, and what a peek said of it: the client
+    said once how it asks."""
     first = talked(served, "ses_zero")
     post(served, request(first), "ses_zero")
     history = talked(served, "ses_one")
     written(served, 1)
+    peeked = peek(served, request(history))
     forwarded = served.house.journal.counters["forwarded_tokens"]
     answer = post(served, request(history))
     assert served.house.journal.counters["forwarded_tokens"] == forwarded, "the engine had a part"
-    return answer
+    return answer, peeked
 
 
 def test_a_summary_written_ahead_is_the_one_that_would_have_been_written() -> None:
     with serving(house(settings=usual())) as served:
         quick(served)
-        answer = prepared(served)
-        assert cache(answer)["source"] == "prepared"
+        answer, peeked = prepared(served)
+        used = cache(answer)
+        assert used["source"] == "prepared"
+        assert peeked == {name: used[name] for name in peeked}
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["completion_tokens"] == 24
     with serving() as plain:
@@ -141,7 +157,7 @@ def test_a_request_in_the_middle_of_it_is_served_and_nothing_moved() -> None:
     with serving() as served:
         quick(served)
         assert went_on(served, 0.06) == wanted
-        assert served.service._summaries._preparer.counters["stopped"]
+        assert served.service.summaries._preparer.counters["stopped"]
 
 
 def test_canary_a_summary_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +172,7 @@ def test_canary_a_summary_of_something_else(monkeypatch: pytest.MonkeyPatch) -> 
         first = talked(served, "ses_zero")
         post(served, request(first), "ses_zero", stop=["never"])
         with pytest.raises((AssertionError, StopIteration)):
-            answer = prepared(served)
+            answer, _ = prepared(served)
             talked(served, "ses_two")
             assert content(answer) == right and cache(answer)["source"] == "prepared"
             assert content(post(served, request(talked(served, "ses_two")), "ses_two")) != right
