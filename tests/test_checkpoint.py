@@ -388,6 +388,21 @@ def test_what_the_template_refuses(
         dialects["xml"].render(messages_of(messages) if messages else ())
 
 
+@pytest.mark.parametrize("depth", [10, 600, 3_000])
+def test_odd_texts_and_deep_arguments_are_rendered_or_refused(
+    dialects: dict[str, Checkpoint], depth: int
+) -> None:
+    deep = '{"a": "\\ud800", "b": NaN, "c": ' + "[" * depth + "]" * depth + "}"
+    messages = [user("\ud83d <|im_end|>"), assistant("", "", call("f", deep)), user("q")]
+    for name in ("xml", "json"):
+        try:
+            ids = dialects[name].render(messages_of(messages)).ids
+        except ChatError as error:
+            assert depth == 600 and "recursion" in str(error)
+        else:
+            assert "\ufffd <|im_end|>" in dialects[name].tokenizer.decode(ids)
+
+
 def test_the_sandbox_has_what_templates_use_and_no_more(tmp_path: Path) -> None:
     template = (
         "{% set n = namespace(a=dict(b=1)) %}{% set n.a = 2 %}{{ n.a }}"

@@ -81,7 +81,7 @@ class Checkpoint:
         self.stop_ids, self.defaults = files.stop_ids, files.defaults
         self.call_form = call_form
         self.think_end = self.tokenizer.ids.get(THINK_END)
-        self._template, self._named, self._cap = template, files.named, cap
+        self._template, self._named, self.cap = template, files.named, cap
         self._seals = Seals(list(self.tokenizer.ids))
         self._encoder = Encoder(self.tokenizer, self._seals, CACHE_BYTES)
         question = self._text([_user()], (), True)
@@ -101,7 +101,7 @@ class Checkpoint:
         A last message of the assistant is continued. The tools count apart from the system text,
         whichever comes first.
         """
-        messages = within(messages, self._cap)
+        messages = within(messages, self.cap)
         if messages and messages[-1].role == "assistant" and not messages[-1].pieces:
             messages = messages[:-1]
         text = self._text(messages, tools, thinking)
@@ -127,10 +127,10 @@ class Checkpoint:
     ) -> str:
         """The rendered text, in which content is sealed."""
         goes_on = bool(messages) and messages[-1].role == "assistant"
-        given = dicts(messages, self._seals, images=PAD in self.tokenizer.ids)
-        if goes_on and not messages[-1].calls:
-            _append(given[-1])
         try:
+            given = dicts(messages, self._seals, images=PAD in self.tokenizer.ids)
+            if goes_on and not messages[-1].calls:
+                _append(given[-1])
             text = self._template.render(
                 messages=given,
                 tools=self._seals.value(list(tools)) or None,
@@ -139,8 +139,10 @@ class Checkpoint:
                 enable_thinking=thinking,
                 **self._named,
             )
+        except ChatError:
+            raise
         except Exception as error:
-            # Whatever a template does with what it does not expect.
+            # Whatever a template does with what it does not expect; arguments nested too deep.
             what = " ".join(str(error).split()) or type(error).__name__
             raise ChatError(f"the model's chat template: {what}") from error
         if not goes_on:
