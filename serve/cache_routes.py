@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request
 from cache.clear import clear_memory
 from cache.prewarm import prewarm
 from engine.prompt import Prompt
-from serve.asked import Asked
+from serve.asked import Asked, headers_of
 from serve.body import read_json
 from serve.errors import ApiError, bad_request
 from serve.openapi import ANY_OBJECT, body_of
 from serve.peek import peek
-from serve.service import Service, headers_of
+from serve.service import Service
 from serve.settings import Stale
 from serve.settings_apply import Unwritten
 from serve.stats import stats
@@ -77,21 +77,31 @@ def routes(service: Service) -> APIRouter:
         """Bring a conversation back from the drive, as its next request would. Takes a chat
         request's body. 409 while requests are served."""
         _, _, prompt = await _prompt(service, request)
-        desk, clock = service.desk, house.clock
+        return await service.alone(lambda: _prewarmed(service, prompt))
 
-        def work() -> dict[str, Any]:
-            begun_s = clock.mono_s()
-            stack = house.box.stack
-            rested_s = begun_s - desk.last_end_s
-            done = prewarm(stack, house.engine, prompt.ask, rested_s, desk.wanted)
-            house.report()
-            if done.why:
-                return {"prewarmed": False, "why": done.why}
-            ms = round(1e3 * (clock.mono_s() - begun_s), 3)
-            restore = {"tokens": done.line.tokens, "kind": done.line.kind, "ms": ms}
-            return {"prewarmed": True, "restore": restore}
+    _settings(router, service)
+    return router
 
-        return await service.alone(work)
+
+def _prewarmed(service: Service, prompt: Prompt) -> dict[str, Any]:
+    """Bring a prompt's conversation back; on the engine's thread."""
+    house, desk = service.house, service.desk
+    begun_s = house.clock.mono_s()
+    rested_s = begun_s - desk.last_end_s
+    done = prewarm(house.box.stack, house.engine, prompt.ask, rested_s, desk.wanted)
+    house.report()
+    if done.why:
+        return {"prewarmed": False, "why": done.why}
+    ms = round(1e3 * (house.clock.mono_s() - begun_s), 3)
+    return {
+        "prewarmed": True,
+        "restore": {"tokens": done.line.tokens, "kind": done.line.kind, "ms": ms},
+    }
+
+
+def _settings(router: APIRouter, service: Service) -> None:
+    """The settings document."""
+    house = service.house
 
     @router.get("/v1/settings")
     async def get_settings() -> dict[str, Any]:
@@ -114,8 +124,6 @@ def routes(service: Service) -> APIRouter:
         except Unwritten as error:
             raise ApiError(507, str(error), type="server_error", code="unwritten") from None
         return changed.as_json()
-
-    return router
 
 
 async def _prompt(service: Service, request: Request) -> tuple[Asked, Wish, Prompt]:

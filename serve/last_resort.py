@@ -50,15 +50,21 @@ class LastResort:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
+        begun = unsent = False
 
         async def safely(message: Message) -> None:
-            nonlocal begun
+            nonlocal begun, unsent
             if message["type"] == "http.response.start":
                 begun = True
                 kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _OURS]
                 message = {**message, "headers": [*kept, *SAFE_HEADERS]}
-            await send(message)
+            try:
+                await send(message)
+            except Exception as error:
+                # A body that is no HTTP: the server below has answered, and closes.
+                _log.warning("a response could not be sent: %s", error)
+                unsent = True
+                raise
 
         try:
             await self._app(scope, receive, safely)
@@ -66,6 +72,8 @@ class LastResort:
             if not begun:
                 await refuse(error, scope, receive, safely)
         except Exception as error:
+            if unsent:
+                return
             id = secrets.token_hex(6)
             _log.error("failure %s: %s %s", id, scope["method"], scope["path"], exc_info=error)
             if not begun:

@@ -9,9 +9,16 @@ from pydantic import BaseModel
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
     """What a route's description says of its body."""
-    schema = _inlined(model.model_json_schema(mode="validation"))
+    return _body(_inlined(model.model_json_schema(mode="validation")))
+
+
+def _body(schema: dict[str, Any]) -> dict[str, Any]:
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+ANY_OBJECT = _body({"type": "object"})
+"""Of a body whose fields are told by a route of their own."""
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:

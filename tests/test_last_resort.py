@@ -58,7 +58,7 @@ def application() -> FastAPI:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     app = application()
-    hang(app, rules_of("127.0.0.1"), 1_000)
+    hang(app, rules_of("127.0.0.1"), lambda: 1_000)
     with served(app) as at:
         yield at
 
@@ -121,3 +121,18 @@ def test_a_websocket_is_turned_away() -> None:
 
     asyncio.run(LastResort(reached)({"type": "websocket"}, receive, send))
     assert told == [{"type": "websocket.close", "code": 1003}]
+
+
+def test_a_response_that_nobody_takes_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        raise ValueError("the connection is closed")
+
+    scope = {"type": "http", "method": "GET", "path": "/ok", "headers": [], "query_string": b""}
+    asyncio.run(LastResort(JSONResponse({}))(scope, receive, send))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING and record.exc_info is None
