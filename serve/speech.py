@@ -121,6 +121,6 @@ class Speech:
         order, voice = self.hearing.order, self.hearing.order.voice
         hidden = sum(n for _, n in voice.hidden(order.answer))
         written = self.row.output - hidden
-        return usage_of(
-            self.rendered, self.row, written, voice.writer.reasoning_tokens, order.source
-        )
+        # What is hidden stands in the thought that it closes.
+        thought = max(0, voice.writer.reasoning_tokens - hidden)
+        return usage_of(self.rendered, self.row, written, thought, order.source)
