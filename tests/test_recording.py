@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
+from rawlines import TOOLS
+from served import house
 from sockets import served, until
 from typer.testing import CliRunner
 
@@ -27,8 +30,12 @@ import moorage
 from engine.bad import BadInput
 from serve import recording
 from serve import tape as tape_module
+from serve.app import app_of
+from serve.doors import rules_of
 from serve.record import recorder
 from serve.recording import Recording, Reel
+from serve.script import Script
+from serve.service import About, Service
 
 CHAT = "/v1/chat/completions"
 HEADERS = {"user-agent": "opencode/1.2.3", "x-session-id": "ses_1", "authorization": "Bearer k"}
@@ -134,19 +141,53 @@ def test_it_reads_scrubs_and_replays_with_every_request_verified(tmp_path: Path)
             messages.append({"role": "assistant", "content": content})
         httpx.get(url + "/v1/models")
     assert len(lines(folder)) == 4
-    run = CliRunner()
-    for source in (folder, tmp_path / "t.jsonl"):
-        if source != folder:
-            raw = [str(path) for path in sorted(folder.iterdir())]
-            scrubbed = run.invoke(moorage.app, ["scrub", *raw, "--out", str(source)])
-            assert scrubbed.exit_code == 0, scrubbed.output
-            assert "question" not in source.read_text()
-        replayed = run.invoke(moorage.app, ["replay", str(source), "--json", "--verify", "all"])
-        assert replayed.exit_code == 0, replayed.output
-        summary = json.loads(replayed.stdout[replayed.stdout.index("{") :])
-        verified = summary["verified"]
-        assert (summary["requests"], verified["checked"], verified["failed"]) == (4, 4, 0)
-        assert summary["cached_tokens"] > 0
+    trace = tmp_path / "t.jsonl"
+    raw = [str(path) for path in sorted(folder.iterdir())]
+    scrubbed = CliRunner().invoke(moorage.app, ["scrub", *raw, "--out", str(trace)])
+    assert scrubbed.exit_code == 0, scrubbed.output
+    assert "question" not in trace.read_text()
+    for source in (folder, trace):
+        figures = verified(source)
+        assert figures["requests"] == 4 and figures["cached_tokens"] > 0
+
+
+def verified(source: Path) -> dict[str, Any]:
+    """The figures of a replay on the witness, in which every request is verified."""
+    replayed = CliRunner().invoke(moorage.app, ["replay", str(source), "--json", "--verify", "all"])
+    assert replayed.exit_code == 0, replayed.output
+    summary: dict[str, Any] = json.loads(replayed.stdout[replayed.stdout.index("{") :])
+    checked = summary["verified"]
+    assert (checked["checked"], checked["failed"]) == (summary["requests"], 0)
+    return summary
+
+
+def test_a_tool_loop_of_the_real_server_replays(tmp_path: Path) -> None:
+    rules = [
+        {"when": {"step": 1}, "say": [["reasoning", "Hm."], ["tool", "bash", {"command": "ls"}]]},
+        {"say": [["content", "Two files."]]},
+    ]
+    (tmp_path / "script.json").write_text(json.dumps(rules))
+    reel = Reel(tmp_path / "recordings")
+    service = Service(house(), About("small"), Script.load(tmp_path / "script.json"))
+    messages: list[Any] = []
+    with served(app_of(service, rules_of("127.0.0.1"), reel)) as url:
+        chat = openai.OpenAI(api_key="k", base_url=f"{url}/v1", max_retries=0).chat.completions
+        for question in ("how many files?", "and now?"):
+            messages.append({"role": "user", "content": question})
+            whole = chat.create(model="small", messages=messages, tools=TOOLS)
+            messages.append(whole.choices[0].message.model_dump(exclude_none=True))
+            (call,) = whole.choices[0].message.tool_calls or ()
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": "a b " * 20})
+            stream = chat.create(model="small", messages=messages, tools=TOOLS, stream=True)
+            said = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+            messages.append({"role": "assistant", "content": said})
+    told = [line["reply"] for line in lines(tmp_path / "recordings")]
+    assert [reply["finish_reason"] for reply in told] == ["tool_calls", "stop"] * 2
+    assert told[0]["parts"][0] == ["reasoning", "Hm."]
+    assert told[0]["parts"][1][2:] == ["bash", '{"command":"ls"}']
+    assert told[1]["parts"] == [["content", "Two files."]]
+    figures = verified(tmp_path / "recordings")
+    assert figures["requests"] == 4 and figures["end_resumes"] == 3
 
 
 def test_a_line_is_what_the_proxy_writes(tmp_path: Path) -> None:
