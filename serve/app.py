@@ -48,8 +48,9 @@ def app_of(service: Service, rules: Rules, reel: Reel | None = None) -> FastAPI:
     app.include_router(cache_routes.routes(service))
     app.include_router(page_routes.routes())
     _about(app, service)
-    _errors(app)
-    hang(app, rules, service.house.settings.serving.request_bytes_max, reel)
+    _errors(app, service)
+    house = service.house
+    hang(app, rules, lambda: house.settings.serving.request_bytes_max, reel)
     return app
 
 
@@ -81,9 +82,8 @@ def _about(app: FastAPI, service: Service) -> None:
         """Whether it serves, and whether the day's write budget lets the caches write."""
         if service.desk.broken:
             raise failed(f"The engine's thread ended: {service.desk.broken}.")
-        level = house.guard.level() if house.disk is not None else None
         queue = {"active": service.desk.active, "waiting": service.desk.waiting}
-        return {"status": "ok", "model": about.model, "requests": queue, "writes": level}
+        return {"status": "ok", "model": about.model, "requests": queue, "writes": service.level}
 
     @app.get("/metrics", tags=["server"])
     async def metrics() -> Response:
@@ -93,10 +93,11 @@ def _about(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _errors(app: FastAPI) -> None:
+def _errors(app: FastAPI, service: Service) -> None:
     """Errors in OpenAI's shape."""
 
     def told(error: ApiError) -> JSONResponse:
+        service.metrics.error(error.status)
         return JSONResponse(error.body(), error.status, error.headers)
 
     @app.exception_handler(ApiError)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import Request
+
 from engine.chat.clients import Identity, identify
 from engine.chat.dialect import Dialect
 from engine.chat.gallery import Gallery
@@ -76,3 +78,8 @@ class Asking:
             last_user=rendered.last_user,
             first_answer=rendered.first_answer,
         )
+
+
+def headers_of(request: Request) -> list[tuple[str, str]]:
+    """A request's headers in order, as text."""
+    return [(n.decode("latin-1"), v.decode("latin-1")) for n, v in request.headers.raw]

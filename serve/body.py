@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,14 +27,15 @@ class BodyCap:
     in the middle of its body has asked nothing.
     """
 
-    def __init__(self, app: ASGIApp, limit_bytes: int = BODY_BYTES_MAX) -> None:
-        self._app, self._limit_bytes = app, limit_bytes
+    def __init__(self, app: ASGIApp, limit_bytes: Callable[[], int] | None = None) -> None:
+        """`limit_bytes` is asked at every request."""
+        self._app, self._limit_bytes = app, limit_bytes or (lambda: BODY_BYTES_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._limit_bytes
+        limit = self._limit_bytes()
         said = dict(scope["headers"]).get(b"content-length", b"")
         # So many digits are no length that anybody counts to.
         if len(said) > 18 or (said.isdigit() and int(said) > limit):

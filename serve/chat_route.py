@@ -20,12 +20,12 @@ from serve.answers import (
     encoded,
     error_frame,
 )
-from serve.asked import Asked
+from serve.asked import Asked, headers_of
 from serve.chat.deltas import Delta, whole
 from serve.errors import ApiError
 from serve.logprobs import chat_logprobs
 from serve.openapi import body_of
-from serve.service import Service, headers_of
+from serve.service import Service
 from serve.speech import Speech
 from serve.stream import EventStream, unless_gone
 from serve.usage import summed
@@ -82,11 +82,13 @@ class Answer:
         keepalive_s = house.settings.serving.keepalive_s
         tokenizer = house.dialect.tokenizer
         speech = self._speech = Speech(hearing, self.asked.rendered, tokenizer, keepalive_s)
+        begun = False
         try:
             await speech.begins()
-        except BaseException:
-            self.leave()
-            raise
+            begun = True
+        finally:
+            if not begun:
+                self.leave()
         return speech
 
     def leave(self) -> None:

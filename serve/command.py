@@ -23,16 +23,13 @@ from engine.chat.tokenizer import Tokenizer
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
 from engine.pictures.encoded import Encoded
-from engine.pictures.leave_out import Cap
 from serve.app import app_of
 from serve.box_lock import BoxLock
 from serve.doors import Rules, must_have_token, read_token, rules_of
-from serve.host_memory import total_bytes
 from serve.house import House, Setup
 from serve.recording import Reel
 from serve.script import Script
 from serve.service import About, Service
-from serve.settings import Settings
 
 RANDOM = "random"
 GRID = 1_024
@@ -81,12 +78,11 @@ def _serve(
     flags: Flags, setup: Setup, rules: Rules, script: Script | None, listener: socket.socket
 ) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    settings = Settings.for_machine(total_bytes())
-    dialect = dialect_of(flags, settings)
+    dialect = dialect_of(flags)
     if script is not None and not isinstance(dialect, Bundled):
         raise BadInput("--script", None, "needs the bundled chat format, not a tokenizer's own")
     engine = engine_of(flags, dialect)
-    house = House(engine, dialect, setup, settings)
+    house = House(engine, dialect, setup)
     about = About(
         flags.name or f"moorage-{flags.model}", RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS
     )
@@ -108,13 +104,11 @@ def _serve(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def dialect_of(flags: Flags, settings: Settings) -> Dialect:
+def dialect_of(flags: Flags) -> Dialect:
     """The model's chat format; raises BadInput."""
     if flags.tokenizer is not None:
         return load_dialect(flags.tokenizer)
-    serving = settings.serving
-    cap = Cap(serving.images_max, serving.image_rows_max)
-    return Bundled(Template(Tokenizer(), cap=cap))
+    return Bundled(Template(Tokenizer()))
 
 
 def engine_of(flags: Flags, dialect: Dialect) -> Engine:

@@ -92,11 +92,13 @@ class Texts:
         rendered = Rendered(ids, 0, 0, len(ids))
         keepalive_s = house.settings.serving.keepalive_s
         speech = self._speech = Speech(hearing, rendered, house.dialect.tokenizer, keepalive_s)
+        begun = False
         try:
             await speech.begins()
-        except BaseException:
-            self.leave()
-            raise
+            begun = True
+        finally:
+            if not begun:
+                self.leave()
         return speech
 
     def leave(self) -> None:

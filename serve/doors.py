@@ -127,7 +127,9 @@ def called(host: str) -> str | None:
     return found.group(1) if found else None
 
 
-def hang(app: Starlette, rules: Rules, body_bytes_max: int, reel: Reel | None = None) -> None:
+def hang(
+    app: Starlette, rules: Rules, body_bytes_max: Callable[[], int], reel: Reel | None = None
+) -> None:
     """Put the doors, the cap on bodies and the recording around an application's routes.
 
     What the doors turn away is neither read nor recorded.

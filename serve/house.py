@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from engine.bad import BadInput
 from engine.box import Box
 from engine.chat.dialect import Dialect
 from engine.identity import identity_of
+from engine.pictures.leave_out import Cap
 from engine.slots import Slots, side_stack
 from serve.host_memory import HostMemory, total_bytes
 from serve.settings import Settings
@@ -89,16 +91,15 @@ class House:
         self.disk: DiskTier | None = None
         self.spill: Spill | None = None
         self.suffixes: SuffixStore | None = None
-        files = None
-        try:
+        self.journal = Journal()
+        with ExitStack() as undo:
+            undo.callback(self._let_go)
             if setup.cache_dir is not None:
                 self._open_drive(setup.cache_dir)
                 self.suffixes = self._open_suffixes(setup.cache_dir / SUFFIXES)
-                files = _private(OsFiles(setup.cache_dir / JOURNAL))
-            self.journal = Journal(files)
-        except BaseException:
-            self._let_go()
-            raise
+                self.journal = _open_journal(setup.cache_dir / JOURNAL)
+            undo.pop_all()
+        self._sees()
         self.budget = Budget(settings.limits(), HostMemory(), engine.cost)
         self._furnish()
         self.read_back: Line | None = None
@@ -109,8 +110,14 @@ class House:
         """Other settings, from now on; raises what `put` does. On the engine's thread, while no
         request is served."""
         self.settings = put(patch, self.settings, self.running, self.file)
+        self._sees()
         self.report()
         return self.settings
+
+    def _sees(self) -> None:
+        """As many of a conversation's images are read as the settings say."""
+        serving = self.settings.serving
+        self.dialect.cap = Cap(serving.images_max, serving.image_rows_max)
 
     # building
 
@@ -272,3 +279,12 @@ def _kept_key(folder: OsFiles, fresh: bytes) -> bytes:
     if why:
         raise BadInput(str(folder.root / KEY), None, why)
     return fresh
+
+
+def _open_journal(folder: Path) -> Journal:
+    """The journal with its files; raises BadInput."""
+    files = _private(OsFiles(folder))
+    try:
+        return Journal(files)
+    except OSError as error:
+        raise BadInput(str(folder), None, f"cannot be used: {said(error)}") from None

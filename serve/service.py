@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from starlette.requests import Request
 
 from cache.journal import TurnRow
+from cache.ports import Stop
 from cache.types import Ids
 from engine.chat.dialect import close_thought, inside_thought
 from engine.chat.gallery import Gallery
@@ -81,6 +81,8 @@ class Service:
         )
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self._salt, self._started_s = secrets.token_bytes(16), house.clock.wall_s()
+        self.level: str | None = None
+        """How the day's writes stand to their budget, when last looked at; None without a drive."""
         self._said = 0
         """Answers that the script gave."""
 
@@ -259,15 +261,20 @@ class Service:
 
     # the engine's thread
 
-    def _idle(self, wanted: Any) -> bool:
+    def _idle(self, wanted: Stop) -> bool:
+        self._look()
         rested_s = self.house.clock.mono_s() - self.desk.last_end_s
         if self._script is None and self.summaries.step(rested_s):
             return True
         return self.house.idle(wanted, rested_s)
 
     def _ended(self, row: TurnRow, order: Order) -> None:
+        self._look()
         self.metrics.saw(row, order.ttft_s)
         self.summaries.ended(row, order)
+
+    def _look(self) -> None:
+        self.level = self.house.guard.level() if self.house.disk is not None else None
 
     # its life
 
@@ -283,11 +290,6 @@ class Service:
         saved = self.house.stop()
         self.house.close()
         return saved
-
-
-def headers_of(request: Request) -> list[tuple[str, str]]:
-    """A request's headers in order, as text."""
-    return [(n.decode("latin-1"), v.decode("latin-1")) for n, v in request.headers.raw]
 
 
 def _call_id() -> str:

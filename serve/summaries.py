@@ -70,7 +70,7 @@ class Summaries:
         return lambda order: self._continue(order, parts, choose, how)
 
     def instead(self, asked: Asked, wish: Wish, sent: Prompt) -> Instead | None:
-        """What would be served in place of a request's own prompt, None for that. Changes nothing."""
+        """What would be served in place of a request's prompt, None for that. Changes nothing."""
         parts = self._parts(asked)
         found = self._found(parts, sent) if parts is not None else None
         if not isinstance(found, Continued):

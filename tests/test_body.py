@@ -51,7 +51,7 @@ def echo() -> Echo:
 
 @pytest.fixture(scope="module")
 def url(echo: Echo) -> Iterator[str]:
-    with served(BodyCap(echo, CAP), lifespan="off") as at:
+    with served(BodyCap(echo, lambda: CAP), lifespan="off") as at:
         yield at
 
 
@@ -95,7 +95,7 @@ def test_fifty_megabytes_are_never_held(url: str, told: bool) -> None:
 
 
 def test_canary_a_cap_that_is_never_reached_holds_all_of_it(echo: Echo) -> None:
-    with served(BodyCap(echo, 2 * BIG), lifespan="off") as at:
+    with served(BodyCap(echo, lambda: 2 * BIG), lifespan="off") as at:
         tracemalloc.start()
         try:
             assert httpx.post(at, content=chunks(BIG), timeout=30).text == str(BIG)

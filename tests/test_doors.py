@@ -382,7 +382,7 @@ def test_hung_before_an_application(tmp_path: Path) -> None:
         return {"bytes": len(await request.body())}
 
     reel = Reel(tmp_path / "recordings")
-    hang(app, rules_of("127.0.0.1", TOKEN), 1_000, reel)
+    hang(app, rules_of("127.0.0.1", TOKEN), lambda: 1_000, reel)
     with served(app) as url:
         assert httpx.post(url + CHAT, json={"a": 1}).json() == {"bytes": 7}
         # What is turned away is not even read, and not written down.

@@ -140,7 +140,8 @@ def test_a_summary_written_ahead_is_the_one_that_would_have_been_written() -> No
 def went_on(served: Served, wait_s: float) -> list[tuple[str, dict[str, Any]]]:
     """Turns with pauses between them: what each said, and what served it."""
     first = talked(served, "ses_zero")
-    post(served, request(first), "ses_zero")
+    # A summary that takes longer to write than the pauses last.
+    post(served, request(first), "ses_zero", max_tokens=900)
     history, found = talked(served, "ses_one"), []
     for n in range(8):
         history.append({"role": "user", "content": f"and {n}?"})

@@ -13,6 +13,7 @@ from engine.chat.messages import Message
 from engine.chat.rendered import Rendered
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from engine.pictures.leave_out import Cap
 
 CallForm = Literal["xml", "json"]
 """`<function=NAME>` with `<parameter=KEY>` blocks, or `{"name": ..., "arguments": {...}}`."""
@@ -75,6 +76,9 @@ class Dialect(Protocol):
     def defaults(self) -> Defaults:
         """The sampling that the model's files ask for."""
 
+    cap: Cap
+    """Images that a prompt may have; may be set."""
+
     def render(
         self,
         messages: Sequence[Message],
@@ -100,6 +104,15 @@ class Bundled:
         self.think_end: int | None = ids[THINK_END]
         self.gaps = Gaps()
         self.defaults = Defaults()
+
+    @property
+    def cap(self) -> Cap:
+        """Images that a prompt may have."""
+        return self.template.cap
+
+    @cap.setter
+    def cap(self, cap: Cap) -> None:
+        self.template.cap = cap
 
     def render(
         self,

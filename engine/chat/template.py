@@ -49,7 +49,7 @@ class Template:
     ) -> None:
         """A prompt has no more images than `cap` allows: the oldest are left out."""
         self.tokenizer = tokenizer
-        self._cap = cap or Cap()
+        self.cap = cap or Cap()
         sandbox = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_slot
         )
@@ -69,7 +69,7 @@ class Template:
         """The prompt of a request: tools, the client's system text, the messages, and the start
         of the answer. A last message of the assistant is continued instead of answered.
         """
-        messages = within(messages, self._cap)
+        messages = within(messages, self.cap)
         start = 0
         while start < len(messages) and messages[start].role == "system":
             start += 1
