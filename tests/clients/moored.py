@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,10 +61,9 @@ class Moorage:
         folder: Path,
         rules: Sequence[Rule],
         processes: Processes,
-        environment: Mapping[str, str],
         options: Sequence[str] = (),
     ) -> None:
-        self._processes, self._environment = processes, {**environment, **ONE_THREAD}
+        self._processes = processes
         self.cache_dir = folder / "caches"
         self._port = free_port()
         self.address = f"http://127.0.0.1:{self._port}"
@@ -77,7 +78,7 @@ class Moorage:
 
     def start(self) -> None:
         """Starts the server and waits until it serves."""
-        environment = {**self._environment, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
         self._processes.start(NAME, self._command, self._folder, environment)
         try:
             wait_for("the server's start", self._up)
@@ -85,17 +86,23 @@ class Moorage:
             raise AssertionError(f"{error}\n{self._processes.said(NAME)}") from None
 
     def stop(self) -> None:
-        """A planned stop, with SIGTERM."""
+        """A planned stop, with SIGTERM; it is told by the signal or by 0 that all was written."""
         status = self._processes.stop(NAME)
-        assert status == 0, (status, self._processes.said(NAME))
+        assert status in (0, -signal.SIGTERM), (status, self._processes.said(NAME))
 
     def turns(self, session: str | None = None, *kinds: str) -> list[Turn]:
         """The journal's turns in the order they ended, of one conversation and kind or all."""
         return [
             turn
-            for turn in map(_turn, self._rows())
+            for turn in map(_turn, (row for row in self._lines() if "prompt" in row))
             if session in (None, turn.session) and (not kinds or turn.kind in kinds)
         ]
+
+    def events(self, session: str, tier: str) -> list[str]:
+        """What the journal has of a conversation beside its turns, from one part of the caches."""
+        rows = self._lines()
+        found = (row for row in rows if row.get("tier") == tier and row.get("session") == session)
+        return [row["event"] for row in found]
 
     def wait(self, what: str, look: Callable[[], bool]) -> None:
         """Waits for the journal; in a failure, says what it has."""
@@ -122,11 +129,10 @@ class Moorage:
         ]
         return "\n".join(["the journal:", *lines])
 
-    def _rows(self) -> list[Row]:
-        # A row is written by another thread: the newest line may be half there.
+    def _lines(self) -> list[Row]:
+        # They are written by another process: the newest may be half there.
         text = (self.cache_dir / "journal/journal.jsonl").read_text()
-        rows = [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
-        return [row for row in rows if "prompt" in row]
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
 
     def _up(self) -> bool:
         try:

@@ -17,11 +17,9 @@ async function load(url) {
 }
 
 const told = {
-  // A new chat; the first one closes the welcome.
+  // A new chat.
   async begin({ model }) {
     await load(`${address}/?models=${encodeURIComponent(model)}`);
-    const welcome = page.getByRole('button', { name: "Okay, Let's Go!" });
-    await welcome.waitFor({ timeout: 3000 }).then(() => welcome.click(), () => null);
   },
   // The address holds the chat's id once the first message is sent.
   async say({ text }) {
@@ -37,7 +35,8 @@ const told = {
     return page.url().split('/c/')[1];
   },
   async attach({ path }) {
-    const answered = page.waitForResponse((reply) => reply.url().includes('/api/v1/files'), { timeout: LIMIT_MS });
+    const uploads = (reply) => reply.url().includes('/api/v1/files');
+    const answered = page.waitForResponse(uploads, { timeout: LIMIT_MS });
     await page.locator('input[type=file]:not(#camera-input)').first().setInputFiles(path);
     return (await answered).status();
   },
@@ -59,11 +58,13 @@ const told = {
 };
 
 async function main() {
-  const browser = await chromium.launch({ executablePath: executable, args: FLAGS });
+  // A signal ends this process at once, and its group with it.
+  const handled = { handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false };
+  const browser = await chromium.launch({ executablePath: executable, args: FLAGS, ...handled });
   page = await (await browser.newContext({ viewport: { width: 1280, height: 1000 } })).newPage();
-  if (process.env.SHOW_REQUESTS) {
-    page.on('request', (one) => one.url().includes('/chat/completions') && console.error(one.postData()));
-  }
+  // The welcome comes over the page some time after the first load.
+  const welcome = page.getByRole('button', { name: "Okay, Let's Go!" });
+  await page.addLocatorHandler(welcome, (button) => button.click());
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const { tell, ...given } = JSON.parse(line);
     const answer = await told[tell](given).then(
