@@ -58,7 +58,7 @@ def routes(service: Service) -> APIRouter:
             house.report()
             return {"cleared": cleared}
 
-        return await service.alone(work, CLEAR_WAIT_S)
+        return await service.alone(work, CLEAR_WAIT_S, patient=True)
 
     @router.post("/v1/cache/peek", openapi_extra=body_of(ChatBody))
     async def cache_peek(request: Request) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _settings(router: APIRouter, service: Service) -> None:
         if not isinstance(patch, Mapping):
             raise bad_request("An object of sections is wanted.")
         try:
-            changed = await service.alone(lambda: house.change(patch), CLEAR_WAIT_S)
+            changed = await service.alone(lambda: house.change(patch), CLEAR_WAIT_S, patient=True)
         except Stale as error:
             raise ApiError(409, str(error), type="conflict_error", code="stale") from None
         except ValueError as error:

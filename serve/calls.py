@@ -28,6 +28,8 @@ class Call(Generic[T]):
     given: Future[T]
     until_s: float | None
     """Wait for the engine to be idle, but no longer; None is answered between two steps."""
+    patient: bool = False
+    """Wait so long although requests do."""
 
     def answer(self) -> None:
         """Do the work, if anybody still wants it."""
@@ -60,7 +62,7 @@ class Calls:
             elif not active:
                 self._interrupt()
                 call.answer()
-            elif wanted or self._clock.mono_s() >= call.until_s:
+            elif (wanted and not call.patient) or self._clock.mono_s() >= call.until_s:
                 call.given.set_exception(Busy())
             else:
                 kept.append(call)

@@ -83,11 +83,11 @@ class Desk:
         self._post(call)
         return call.given
 
-    def alone(self, work: Callable[[], T], wait_s: float) -> Future[T]:
-        """Run `work` when no turn is under way; it gets Busy when one waits already, or when that
-        is not so within `wait_s`. Raises Closed."""
-        call = Call(work, Future(), self._clock.mono_s() + wait_s)
-        if self.waiting:
+    def alone(self, work: Callable[[], T], wait_s: float, *, patient: bool = False) -> Future[T]:
+        """Run `work` when no turn is under way; it gets Busy when that is not so within `wait_s`,
+        and unless it is `patient`, when a turn waits. Raises Closed."""
+        call = Call(work, Future(), self._clock.mono_s() + wait_s, patient)
+        if self.waiting and not patient:
             call.given.set_exception(Busy())
             return call.given
         self._post(call)

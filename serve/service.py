@@ -249,10 +249,10 @@ class Service:
         except Closed:
             raise stopping() from None
 
-    async def alone(self, work: Any, wait_s: float = CALL_WAIT_S) -> Any:
+    async def alone(self, work: Any, wait_s: float = CALL_WAIT_S, *, patient: bool = False) -> Any:
         """What `work` does while no turn is under way; raises ApiError, 409 when one always is."""
         try:
-            future: Future[Any] = self.desk.alone(work, wait_s)
+            future: Future[Any] = self.desk.alone(work, wait_s, patient=patient)
             return await asyncio.wrap_future(future)
         except Busy:
             raise busy("Requests are being served; ask again when none is.") from None

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from served import WINDOW, Served, house, serving
+from served import GRID, WINDOW, Served, house, serving
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +94,8 @@ def test_a_client_that_hangs_up_ends_its_answer_at_the_next_block(served: Served
 def test_a_client_that_hangs_up_before_a_whole_answer(served: Served) -> None:
     rows = served.house.journal.rows
     before = len(rows)
-    with served.client() as client:
-        with pytest.raises(Exception, match=r"(?i)timed out|timeout"):
-            client.post("/v1/chat/completions", json=body("and on " * 9, 3_000), timeout=0.4)
+    with served.client() as client, pytest.raises(Exception, match=r"(?i)timed out|timeout"):
+        client.post("/v1/chat/completions", json=body("and on " * 9, 3_000), timeout=0.4)
     until(lambda: len(rows) > before)
     assert rows[-1].finish == "cancelled"
 
@@ -135,6 +134,30 @@ def test_a_long_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(comments) >= 3 and "of 1," in comments[0]
     assert lines[-1] == "data: [DONE]"
     assert json.loads(lines[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_retry_goes_on_where_a_cancelled_prefill_stopped() -> None:
+    with serving() as one, one.client() as client:
+        chunk, engine = one.house.engine.prefill, one.house.engine
+        engine.prefill = lambda ids: (time.sleep(0.02), chunk(ids))[1]  # type: ignore[method-assign]
+        sent = body("a long story " * 400, 3)
+        with pytest.raises(Exception, match=r"(?i)timed out|timeout"):
+            client.post("/v1/chat/completions", json=sent, timeout=0.2)
+        rows = one.house.journal.rows
+        until(lambda: len(rows) == 1)
+        assert rows[0].finish == "cancelled" and 0 < rows[0].forwarded < rows[0].prompt
+        cache = client.post("/v1/chat/completions", json=sent).json()["usage"]["tandem"]["cache"]
+        assert cache["source"] == "grid" and cache["cached"] >= rows[0].forwarded - GRID
+
+
+def test_a_settings_change_waits_for_its_turn_and_a_peek_does_not(served: Served) -> None:
+    with ThreadPoolExecutor(5) as pool, served.client() as client:
+        answers = [pool.submit(lambda: ask(served, "one of many " * 20, 200)) for _ in range(5)]
+        until(lambda: served.service.desk.waiting > 0)
+        assert client.post("/v1/cache/peek", json=body("hello")).status_code == 409
+        changed = client.put("/v1/settings", json={"serving": {"keepalive_s": 9}})
+        assert changed.status_code == 200, changed.text
+        assert all(answer.result() for answer in answers)
 
 
 def test_a_failing_engine_costs_one_answer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
