@@ -1,4 +1,4 @@
-"""A served house for tests: the real application on a real socket, over a small engine of one thread."""
+"""A served house for tests: the real application on a real socket, over a small engine."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Goal: a conversation that was brought back ahead of its request is resumed at its end, as if it had
-never left, and a request that comes meanwhile waits for one file at most.
+"""Goal: a conversation that was brought back ahead of its request is resumed at its end, as if it
+had never left, and a request that comes meanwhile waits for one file at most.
 
-Method: cache.prewarm over a Home's spill on every model; what is in place afterwards is compared with
-what was there before the conversation left, and the next turn is held to its gate. Endings after every
-possible number of looks; cache.clear empties memory. The canary brings back rows and no copies.
+Method: cache.prewarm over a Home's spill on every model; what is in place afterwards is compared
+with what was there before the conversation left, and the next turn is held to its gate. Endings
+after every possible number of looks; cache.clear empties memory. The canary brings back rows and
+no copies.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def left(of: Home) -> dict[str, torch.Tensor]:
     return was
 
 
-def warm(of: Home, session: str = "a", rested_s: float = 1e3, after: int | None = None) -> Prewarmed:
+def warm(
+    of: Home, session: str = "a", rested_s: float = 1e3, after: int | None = None
+) -> Prewarmed:
     """Prewarm; somebody comes after so many looks."""
     looks = 0
 
@@ -123,7 +126,9 @@ def test_clearing_memory_leaves_the_drive() -> None:
     clear_memory(of.on.stack, of.of)
     of.looks()
     held = of.on.stack.held_bytes()
-    assert not any(held[name] for name in ("rows", "anchors", "end", "park", "stash", "store")), held
+    assert not any(held[name] for name in ("rows", "anchors", "end", "park", "stash", "store")), (
+        held
+    )
     assert of.turn("b").source == "spill.end"
     assert of.sends(tokens(LONG, 77)).source == "cold"
 

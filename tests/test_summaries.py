@@ -1,5 +1,5 @@
-"""Goal: over HTTP, a compaction is served as its conversation's next turn, and from a summary that was
-written while nobody asked; a record of something else is served as it was sent.
+"""Goal: over HTTP, a compaction is served as its conversation's next turn, and from a summary that
+was written while nobody asked; a record of something else is served as it was sent.
 
 Method: conversations of the random model through the application (tests/served.py), the requests in
 opencode's form (tests/compacted.py); sources and counts from the usage, tokens compared between a
