@@ -67,10 +67,6 @@ class Gallery:
         assert isinstance(found, Picture) and found.digest == image.digest, "an image changed"
         return found
 
-    def known(self, digest: bytes) -> Picture | None:
-        """The picture of this digest with its patches, if they are kept."""
-        return self._kept.get(digest)
-
     def kept(self, digest: bytes) -> Picture | None:
         """The picture of this digest with its patches, if they were not let go."""
         return self._kept.get(digest)
