@@ -66,12 +66,20 @@ class Opencode:
 
     def cut(self, folder: Path, session: str, text: str, part: str, characters: int) -> None:
         """One turn that the user stops when so much of a `part` has come: text or reasoning."""
+        with self.saying(folder, session, text, part, characters):
+            self._post(folder, f"/session/{session}/abort", {})
+        self.idle(folder, session)
+
+    @contextmanager
+    def saying(
+        self, folder: Path, session: str, text: str, part: str, characters: int
+    ) -> Iterator[None]:
+        """One turn of the user, as far as so much of a `part` has come; nothing is stopped."""
         with self._events(folder) as heard:
             body = {"parts": [{"type": "text", "text": text}]}
             self._post(folder, f"/session/{session}/prompt_async", body)
             wait_for(f"{characters} characters of {part}", lambda: heard(part) >= characters)
-            self._post(folder, f"/session/{session}/abort", {})
-        self.idle(folder, session)
+            yield
 
     def compact(self, folder: Path, session: str) -> None:
         """What /compact does."""

@@ -8,7 +8,9 @@ Part = list[Any]
 Rule = dict[str, Any]
 
 SLOW_TOKENS_S = 400
-"""The pace of an answer that is going to be stopped: some ten seconds of it."""
+"""The pace of an answer that is going to be stopped: there is much of it."""
+STEADY_TOKENS_S = 20
+"""The pace of an answer that takes longer than a planned stop waits."""
 TITLE = "A look at the harbour"
 SUMMARY = (
     "## Where the harbour stands\n\n- The folder was looked at.\n- `src/sums.py` adds numbers.\n\n"
@@ -18,6 +20,7 @@ LONG_LINES = "".join(
     f"{number}. The tide came in at hour {number} and left the harbour full of boats.\n"
     for number in range(1, 201)
 )
+STEADY_LINES = "".join(LONG_LINES.splitlines(keepends=True)[:10])
 CHAT_TITLE = "Rooms of old houses"
 LONG_ANSWER = "".join(
     f"Room {number} holds a lamp, a chair and a window. " for number in range(1, 401)
@@ -116,6 +119,7 @@ CODER_RULES: list[Rule] = [
     *turn("talk", (think(" No tools for this. "), say("\n\nYes: that is all there is.   \n\n"))),
     *turn("long", (think("A long one."), say(LONG_LINES)), tokens_s=SLOW_TOKENS_S),
     *turn("ponder", (think(LONG_LINES), say("No.")), tokens_s=SLOW_TOKENS_S),
+    *turn("steady", (think("Line by line."), say(STEADY_LINES)), tokens_s=STEADY_TOKENS_S),
     *turn(
         "delegate",
         (

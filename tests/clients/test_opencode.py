@@ -15,7 +15,7 @@ import pytest
 from moored import Moorage, Turn, follow
 from opencode import Opencode, make_project, text_of, tools_of
 from processes import Processes
-from sayings import CODER_RULES, LONG_LINES, SUMMARY, TITLE
+from sayings import CODER_RULES, LONG_LINES, STEADY_LINES, SUMMARY, TITLE
 
 pytestmark = pytest.mark.clients
 
@@ -183,3 +183,21 @@ def test_a_restart_in_the_middle_reads_the_conversation_back(
     turns = server.wait_turns(4, session, "turn")
     follow(turns)
     assert turns[3].source == "spill.end", server.table()
+
+
+def test_an_answer_that_a_stop_cut_off_is_asked_for_again_by_opencode_itself(
+    coder: Opencode, server: Moorage, project: Path
+) -> None:
+    session, _ = survey(coder, server, project)
+    with coder.saying(project, session, "[steady] Line by line, please.", "text", 100):
+        server.stop()
+        server.start()
+    coder.idle(project, session)
+    assert text_of(coder.messages(project, session)[-1]).endswith(STEADY_LINES)
+    cut, whole = server.wait_turns(5, session, "turn")[3:]
+    assert (cut.finish, whole.finish) == ("cancelled", "stop"), server.table()
+    # what was said is not in the second prompt, and the copies at its end were in memory alone
+    assert whole.prompt == cut.prompt and whole.cached > 4_096, server.table()
+    coder.say(project, session, "[talk] Go on.")
+    # opencode sends both tries back as one answer, so the two part where the answer begins
+    follow(server.wait_turns(6, session, "turn")[4:], {1: "parted"})
