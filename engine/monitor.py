@@ -28,6 +28,10 @@ class Budget:
     phrase: tuple[int, ...] = ()
     """Written before it when the budget is used up; the client never sees these tokens."""
 
+    after: tuple[int, ...] = ()
+    """Written behind it: what the chat format has between a thought and a text. The client's copy
+    has it too, whether it is sent or not."""
+
     def __post_init__(self) -> None:
         assert self.thinking_max >= 0 and self.end_id not in self.phrase
 
@@ -146,5 +150,6 @@ class Monitor:
             return
         self._thought += len(tokens)
         if self._thought >= self._budget.thinking_max:
-            self._forced = [*self._budget.phrase, self._budget.end_id]
+            budget = self._budget
+            self._forced = [*budget.phrase, budget.end_id, *budget.after]
             self._forced_at = self._written

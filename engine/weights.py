@@ -123,14 +123,23 @@ def _layer_shapes(config: HybridConfig, prefix: str, attention: bool) -> dict[st
     return {prefix + name: shape for name, shape in shapes.items()}
 
 
-def random_weights(config: HybridConfig, seed: int) -> Weights:
-    """Weights drawn in float32 from `seed`, then rounded to the config's dtype."""
+def random_weights(config: HybridConfig, seed: int, silent: Sequence[int] = ()) -> Weights:
+    """Weights drawn in float32 from `seed`, then rounded to the config's dtype.
+
+    Greedy decoding never writes `silent` tokens: their output rows are zero, and with them their
+    logits, which the highest of many others is above.
+    """
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         name: _draw(name, shape, generator).to(config.torch_dtype)
         for name, shape in expected_shapes(config).items()
     }
-    return Weights(config, tensors, f"random seed={seed}")
+    recipe = f"random seed={seed}"
+    if silent:
+        assert not config.tie_embeddings, "a token that is silent is still read"
+        tensors["lm_head.weight"][list(silent)] = 0
+        recipe += f" silent={hashlib.sha256(repr(sorted(silent)).encode()).hexdigest()[:16]}"
+    return Weights(config, tensors, recipe)
 
 
 def _draw(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:

@@ -57,9 +57,11 @@ class Choosing:
         vocab: int,
         suffixes: SuffixStore | None,
         phrase: Callable[[], str],
+        ends_after: int | None = None,
     ) -> None:
-        """`phrase` closes a thought that is too long."""
-        self._dialect, self._vocab = dialect, vocab
+        """`phrase` closes a thought that is too long; `ends_after` so many tokens every answer is
+        ended for a model that never does."""
+        self._dialect, self._vocab, self._ends_after = dialect, vocab, ends_after
         self._suffixes, self._phrase = suffixes, phrase
 
     def make(
@@ -87,8 +89,11 @@ class Choosing:
             end_id = self._dialect.think_end
             if inside and wish.thinking_max is not None and end_id is not None:
                 phrase = tuple(self._encoded(self._phrase()))
-                rule = monitor = Monitor(rule, Budget(wish.thinking_max, end_id, phrase))
-            rule = _penalised(self._opened(wish, rule, tools, inside), wish)
+                # An opening begins with the gap itself.
+                gap = () if wish.must_call else self._encoded(self._dialect.gaps.content)
+                budget = Budget(wish.thinking_max, end_id, phrase, tuple(gap))
+                rule = monitor = Monitor(rule, budget)
+            rule = _penalised(self._ended(self._opened(wish, rule, tools, inside)), wish)
         scored = Scored(rule, wish.logprobs) if wish.logprobs is not None else None
         writer = Writer(
             self._dialect,
@@ -104,7 +109,7 @@ class Choosing:
 
     def text(self, wish: Wish, number: int, room: int) -> Choice:
         """Choice `number` of a text that goes on: all that is written is text."""
-        rule = _penalised(self._written(wish, number), wish)
+        rule = _penalised(self._ended(self._written(wish, number)), wish)
         scored = Scored(rule, wish.logprobs) if wish.logprobs is not None else None
         voice = Speaking(Plain(self._dialect.tokenizer, wish.stop), None, stops=bool(wish.stop))
         return Choice(scored or rule, voice, scored, room)
@@ -114,6 +119,14 @@ class Choosing:
         lookup = Lookup(self._suffixes)
         sampling = wish.sampling_of(number)
         return Greedy(DRAFTS, lookup) if wish.greedy else Sampled(sampling, DRAFTS, lookup)
+
+    def _ended(self, rule: Rule) -> Rule:
+        """An answer is a thought that ends with the end token, as far as a budget is concerned."""
+        if self._ends_after is None:
+            return rule
+        ids = self._dialect.tokenizer.ids
+        end_id = ids.get("<|im_end|>", min(self._dialect.stop_ids))
+        return Monitor(rule, Budget(self._ends_after, end_id))
 
     def _opened(self, wish: Wish, rule: Rule, tools: Sequence[Any], inside: bool) -> Rule:
         """A call is what the answer begins with, where the request wants one."""

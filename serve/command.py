@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import uvicorn
 from rich.console import Console
 
@@ -20,12 +19,10 @@ from engine.chat.checkpoint import load_dialect
 from engine.chat.dialect import Bundled, Dialect
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
-from engine.config import HybridConfig
-from engine.hybrid import Hybrid
-from engine.pictures.encoded import Encoded
 from serve.app import app_of
 from serve.box_lock import BoxLock
 from serve.doors import Rules, must_have_token, read_token, rules_of
+from serve.embedded import embedded
 from serve.house import House, Setup
 from serve.recording import Reel
 from serve.script import Script
@@ -33,12 +30,10 @@ from serve.service import About, Service
 
 RANDOM = "random"
 GRID = 1_024
-RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS = 256, 32
-"""Of an answer of the random model, and of its thought, where a request names no limit: neither
-ever comes to an end."""
+RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS = 160, 32
+"""After so many tokens the random model's answers are ended for it, and its thoughts."""
 GRACE_S = 5
 """For so long a stop waits for answers under way."""
-ENCODED_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +112,7 @@ def engine_of(flags: Flags, dialect: Dialect) -> Engine:
         raise BadInput("--model", None, f"{flags.model!r} is not served here; `random` is")
     if flags.window % GRID or flags.window < 4 * GRID:
         raise BadInput("--window", None, f"must be a multiple of {GRID:,}, at least {4 * GRID:,}")
-    # So narrow a model is faster on one thread, and its bits don't hang on the machine's cores.
-    torch.set_num_threads(1)
-    config = HybridConfig.replay(vocab=dialect.tokenizer.vocab)
-    encoded = Encoded(ENCODED_BYTES)
-    return Hybrid.random(config, flags.seed, grid=GRID, window=flags.window, encoded=encoded)
+    return embedded(dialect, flags.seed, grid=GRID, window=flags.window)
 
 
 def _bound(host: str, port: int) -> socket.socket:

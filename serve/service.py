@@ -47,11 +47,11 @@ class About:
     """What the server says of itself."""
 
     model: str
-    answer_tokens: int | None = None
-    """Of an answer whose request names no limit, where the model wants another than the settings:
-    a random one never comes to an end."""
+    ends_after: int | None = None
+    """Tokens after which an answer is ended for a model that does not find the end: a random one.
+    """
     thinking_tokens: int | None = None
-    """The same of its thoughts, whose end such a one does not find."""
+    """The same of its thoughts, where a request says nothing of them."""
     token: str | None = field(default=None, repr=False)
 
 
@@ -78,6 +78,7 @@ class Service:
             house.engine.vocab,
             house.suffixes,
             lambda: house.settings.serving.thinking_phrase,
+            about.ends_after,
         )
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self._salt, self._started_s = secrets.token_bytes(16), house.clock.wall_s()
@@ -141,7 +142,7 @@ class Service:
     def room(self, asked: Asked, wish: Wish) -> int:
         """Tokens that the answer may have, as far as the window has room for them: that it has less
         is no wish of the client's, and rows that are a little longer than its copy serve it too."""
-        usual = self.about.answer_tokens or self.house.settings.serving.answer_tokens
+        usual = self.house.settings.serving.answer_tokens
         return wish.answer_max or usual or self.house.engine.window
 
     async def order(self, asked: Asked, wish: Wish, number: int = 0) -> Hearing:

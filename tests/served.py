@@ -10,16 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
-import torch
 import uvicorn
 
 from engine.chat.dialect import Bundled
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
-from engine.config import HybridConfig
-from engine.hybrid import Hybrid
 from serve.app import app_of
 from serve.doors import Rules
+from serve.embedded import embedded
 from serve.house import House, Setup
 from serve.script import Script
 from serve.service import About, Service
@@ -58,9 +56,7 @@ def house(
     settings: Settings | None = None,
 ) -> House:
     """A small random model with its caches; with a directory they are on a drive too."""
-    torch.set_num_threads(1)
-    config = HybridConfig.replay(vocab=DIALECT.tokenizer.vocab)
-    engine = Hybrid.random(config, seed, grid=grid, window=window)
+    engine = embedded(DIALECT, seed, grid=grid, window=window)
     setup = Setup(cache_dir, parallel=parallel, side_window=window // 2)
     return House(engine, DIALECT, setup, settings or usual())
 
@@ -81,11 +77,14 @@ def usual() -> Settings:
 
 @contextmanager
 def serving(
-    of: House | None = None, script: Script | None = None, token: str | None = None
+    of: House | None = None,
+    script: Script | None = None,
+    token: str | None = None,
+    about: About | None = None,
 ) -> Iterator[Served]:
     """Serve a house until the block ends; a planned stop."""
     of = of or house()
-    service = Service(of, About(MODEL), script)
+    service = Service(of, about or About(MODEL), script)
     rules = replace(Rules("127.0.0.1"), token=token)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
