@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from engine.chat.rendered import Rendered
 from engine.scored import Score
-from serve.answers import (
-    ChatChoice,
-    ChatFrames,
-    Head,
-    chat_answer,
-    comment,
-    encoded,
-    error_frame,
-)
+from serve.answering import Answering, Usage
+from serve.answers import ChatChoice, ChatFrames, chat_answer
 from serve.asked import Asked, headers_of
-from serve.chat.deltas import Delta, whole
-from serve.errors import ApiError
+from serve.chat.deltas import whole
+from serve.hearing import Hearing
 from serve.logprobs import chat_logprobs
 from serve.openapi import body_of
 from serve.service import Service
-from serve.speech import Speech
-from serve.stream import EventStream, unless_gone
-from serve.usage import summed
+from serve.speech import Piece
 from serve.wire_chat import ChatBody
 from serve.wish import Wish
-
-CLIENT_LEFT = 499
-"""Nobody reads it."""
 
 
 def routes(service: Service) -> APIRouter:
@@ -46,107 +34,53 @@ def routes(service: Service) -> APIRouter:
         between keep the connection alive and say how far the prompt was read."""
         sent, body, wish = service.chat(await request.body())
         asked = await service.ask(headers_of(request), sent, body, wish)
-        answer = Answer(service, asked, wish)
-        await answer.begin(0)
-        if wish.stream:
-            return EventStream(answer.frames())
-        work = asyncio.ensure_future(answer.whole())
-        if not await unless_gone(request, work, answer.leave):
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            return Response(status_code=CLIENT_LEFT)
-        return Response(work.result(), media_type="application/json")
+        return await Chat(service, wish, asked).answer(request)
 
     return router
 
 
-@dataclass(slots=True)
-class Answer:
-    """One request's choices, one after another."""
+class Chat(Answering[ChatFrames]):
+    """A chat's choices."""
 
-    service: Service
-    asked: Asked
-    wish: Wish
-    head: Head = field(init=False)
-    _speech: Speech | None = None
+    def __init__(self, service: Service, wish: Wish, asked: Asked) -> None:
+        super().__init__(service, wish, f"chatcmpl-{secrets.token_hex(12)}")
+        self._asked = asked
 
-    def __post_init__(self) -> None:
-        created_s = int(self.service.house.clock.wall_s())
-        id = f"chatcmpl-{secrets.token_hex(12)}"
-        self.head = Head(id, created_s, self.service.about.model)
+    async def order(self, number: int) -> tuple[Hearing, Rendered]:
+        """Every choice is of the same prompt."""
+        return await self.service.order(self._asked, self.wish, number), self._asked.rendered
 
-    async def begin(self, number: int) -> Speech:
-        """Order a choice, and wait until it begins; raises ApiError."""
-        house = self.service.house
-        hearing = await self.service.order(self.asked, self.wish, number)
-        keepalive_s = house.settings.serving.keepalive_s
-        tokenizer = house.dialect.tokenizer
-        speech = self._speech = Speech(hearing, self.asked.rendered, tokenizer, keepalive_s)
-        begun = False
-        try:
-            await speech.begins()
-            begun = True
-        finally:
-            if not begun:
-                self.leave()
-        return speech
+    def choice(self, number: int, pieces: list[Piece], finish: str) -> ChatChoice:
+        """One message."""
+        said = whole(delta for piece in pieces for delta in piece.deltas)
+        scores = [score for piece in pieces for score in piece.scores]
+        logprobs = self._logprobs(scores) if self.wish.logprobs is not None else None
+        return ChatChoice(said, finish, logprobs)
 
-    def leave(self) -> None:
-        """The client is gone."""
-        if self._speech is not None:
-            self._speech.hearing.leave()
+    def object(self, choices: list[Any], usage: Usage) -> dict[str, Any]:
+        """The answer."""
+        return chat_answer(self.head, choices, usage)
 
-    async def whole(self) -> bytes:
-        """All choices in one object; raises ApiError."""
-        choices, usages = [], []
-        try:
-            for number in range(self.wish.n):
-                speech = self._speech if not number else await self.begin(number)
-                assert speech is not None
-                deltas: list[Delta] = []
-                scores: list[Score] = []
-                async for piece in speech.pieces():
-                    deltas += piece.deltas
-                    scores += piece.scores
-                logprobs = self._logprobs(scores) if self.wish.logprobs is not None else None
-                choices.append(ChatChoice(whole(deltas), speech.finish, logprobs))
-                usages.append(speech.usage())
-        finally:
-            self.leave()
-        return encoded(chat_answer(self.head, choices, summed(usages)))
+    def shape(self) -> ChatFrames:
+        """Chunks."""
+        return ChatFrames(self.head, include_usage=self.wish.include_usage)
 
-    async def frames(self) -> AsyncIterator[bytes]:
-        """All choices as the frames of a stream."""
-        frames = ChatFrames(self.head, include_usage=self.wish.include_usage)
-        usages = []
-        try:
-            for number in range(self.wish.n):
-                speech = self._speech if not number else await self.begin(number)
-                assert speech is not None
-                yield frames.first(number)
-                async for piece in speech.pieces():
-                    for frame in self._said(frames, number, piece.deltas, piece.scores):
-                        yield frame
-                    if piece.comment:
-                        yield comment(piece.comment)
-                yield frames.finished(number, speech.finish)
-                usages.append(speech.usage())
-            yield frames.end(summed(usages))
-        except ApiError as error:
-            yield error_frame(error)
-        finally:
-            self.leave()
+    def opening(self, frames: ChatFrames, number: int) -> Iterator[bytes]:
+        """Whose message it is."""
+        yield frames.first(number)
 
-    def _said(
-        self, frames: ChatFrames, number: int, deltas: tuple[Delta, ...], scores: tuple[Score, ...]
-    ) -> list[bytes]:
-        """The frames of a piece; its scores come with the first."""
-        logprobs = self._logprobs(scores) if scores else None
-        if not deltas:
-            return [frames.scored(number, logprobs)] if logprobs is not None else []
-        first, *others = deltas
-        rest = [frames.said(number, delta) for delta in others]
-        return [frames.said(number, first, logprobs), *rest]
+    def said(self, frames: ChatFrames, number: int, piece: Piece) -> Iterator[bytes]:
+        """A frame a delta; the scores of all come with the first."""
+        logprobs = self._logprobs(piece.scores) if piece.scores else None
+        if logprobs is not None and not piece.deltas:
+            yield frames.scored(number, logprobs)
+        for delta in piece.deltas:
+            yield frames.said(number, delta, logprobs)
+            logprobs = None
 
-    def _logprobs(self, scores: list[Score] | tuple[Score, ...]) -> dict:
+    def closing(self, frames: ChatFrames, number: int, finish: str) -> bytes:
+        """Why it ended."""
+        return frames.finished(number, finish)
+
+    def _logprobs(self, scores: Sequence[Score]) -> dict[str, Any]:
         return chat_logprobs(scores, self.service.bytes_of)

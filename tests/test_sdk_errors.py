@@ -220,7 +220,7 @@ def no_headers(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_frame(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("serve.chat_route.error_frame", lambda error: b"data: [DONE]\n\n")
+    patch.setattr("serve.answering.error_frame", lambda error: b"data: [DONE]\n\n")
 
 
 def open_door(patch: pytest.MonkeyPatch) -> None:
