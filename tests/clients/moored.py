@@ -44,13 +44,16 @@ class Turn:
         """Tokens of its prompt and its answer."""
         return self.prompt + self.output
 
-    def resumes_at_the_end_of(self, before: Turn) -> bool:
-        """Whether it begins where the other's generation ended.
+    def begins_where_ended(self, before: Turn) -> bool:
+        """Whether it reads nothing of the other's prompt and generation again.
 
         The last token of a generation is usually not read any more, so one row is missing.
         """
-        at_end = self.source.rpartition(".")[2] == "end"
-        return at_end and self.cached in (before.end - 1, before.end)
+        return self.cached in (before.end - 1, before.end)
+
+    def resumes_at_the_end_of(self, before: Turn) -> bool:
+        """The same, from the copy that is taken at the end of every generation."""
+        return self.source.rpartition(".")[2] == "end" and self.begins_where_ended(before)
 
 
 class Moorage:

@@ -131,9 +131,9 @@ def test_the_page_stops_an_answer_and_has_one_written_again(
     follow(quiet(server, chat, 2))
     page.regenerate(chat)
     turns = server.wait_turns(3, chat, "turn")
-    # the same prompt again: the rows of its answer are the newer one's now
+    # the same prompt again: the copy at the end before it is a checkpoint now, or in the store
     assert turns[2].prompt == turns[1].prompt
-    assert turns[2].resumes_at_the_end_of(turns[0]), server.table()
+    assert turns[2].begins_where_ended(turns[0]), server.table()
     page.say("[long] Tell me everything.", whole=False)
     page.shows("Room 3 holds a lamp")
     page.stop()
