@@ -93,6 +93,11 @@ class Moorage:
         status = self._processes.stop(NAME)
         assert status in (0, -signal.SIGTERM), (status, self._processes.said(NAME))
 
+    def set(self, **settings: Any) -> None:
+        """Changes the settings, from the next request on."""
+        reply = httpx.put(f"{self.address}/v1/settings", json=settings, timeout=30.0)
+        assert reply.status_code == 200, reply.text
+
     def turns(self, session: str | None = None, *kinds: str) -> list[Turn]:
         """The journal's turns in the order they ended, of one conversation and kind or all."""
         return [

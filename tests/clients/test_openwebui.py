@@ -109,6 +109,18 @@ def test_a_picture_is_sent_again_with_every_turn_and_read_once(
     follow(quiet(server, chat, 3))
 
 
+def test_canary_without_the_alignment_the_end_is_not_found(webui: WebUi, server: Moorage) -> None:
+    server.set(alignment="off")
+    try:
+        chat = webui.say("[rooms] Which rooms has a tower?")
+        webui.say("[blanks] Is it high?", chat)
+        turns = quiet(server, chat, 2)
+    finally:
+        server.set(alignment="full")
+    with pytest.raises(AssertionError):
+        follow(turns)
+
+
 def test_a_restart_in_the_middle_reads_the_chat_back(webui: WebUi, server: Moorage) -> None:
     chat = webui.say("[rooms] Which rooms has a castle?")
     webui.say("[blanks] Is it cold?", chat)
