@@ -35,6 +35,11 @@ class Prompt:
     packages: tuple[tuple[int, str], ...] = ()
     """(stop row, name) of what a server put into it, ascending."""
 
+    sent: int = 0
+    """Tokens of what the client sent, where this is served in its place; 0 where it is not."""
+    via: str = ""
+    """Why it is, as a source: what its journal row says served it."""
+
     @property
     def ask(self) -> Ask:
         """What the caches are asked."""

@@ -15,6 +15,7 @@ from cache.parked import ParkConfig
 from cache.plan import Plan
 from cache.stack import Stack
 from cache.store import Store
+from cache.types import GOES_ON
 from engine.adapter import Engine
 from engine.turn import Box, Prompt
 
@@ -58,7 +59,7 @@ class Slots:
             box.stack.leave()
         side = self._best_side(prompt, idle)
         if self.main not in idle:
-            return side[1] if side else None
+            return side[1] if side and not self._waits(prompt, side[0]) else None
         if side is None:
             return self.main
         plan, box = side
@@ -68,17 +69,28 @@ class Slots:
             return box
         return self.main
 
+    def _waits(self, prompt: Prompt, plan: Plan) -> bool:
+        """Whether a turn waits for the main slot rather than be read again in a side slot, and be
+        kept there no longer than until the next prompt comes."""
+        stack = self.main.stack
+        if prompt.kind not in GOES_ON or stack.has_guest:
+            return False
+        return stack.plan(prompt.ask).forwarded + self.main.engine.grid < plan.forwarded
+
     def _best_side(self, prompt: Prompt, idle: Sequence[Box]) -> tuple[Plan, Box] | None:
-        """The idle side slot that holds most of a prompt, of those where it fits."""
+        """The idle side slot that holds most of a prompt, of those where it fits; of equal ones one
+        without a conversation, for nobody keeps it, then the one used longest ago."""
         ask = prompt.ask
         sides = [box for box in self._sides if box in idle]
         plans = [(box.stack.plan(ask), -order, box) for order, box in enumerate(sides)]
         fitting = [
-            side for side in plans if len(side[0].served) + ask.answer_max < side[2].engine.window
+            (plan.forwarded, _talks(box), order, plan, box)
+            for plan, order, box in plans
+            if len(plan.served) + ask.answer_max < box.engine.window
         ]
         if not fitting:
             return None
-        plan, _, box = min(fitting, key=lambda side: (side[0].forwarded, side[1]))
+        *_, plan, box = min(fitting, key=lambda side: side[:3])
         return plan, box
 
     def used(self, box: Box) -> None:
@@ -86,6 +98,12 @@ class Slots:
         if box in self._sides:
             self._sides.remove(box)
             self._sides.insert(0, box)
+
+
+def _talks(box: Box) -> bool:
+    """Whether a conversation is in place that may go on."""
+    account = box.stack.resident.account
+    return account.valid > 0 and account.kind in GOES_ON
 
 
 def side_stack(

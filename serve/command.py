@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -94,7 +95,9 @@ def _serve(
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=75,
     )
-    # uvicorn raises the interrupt again once everything is written and closed.
+    # uvicorn raises the signal again once everything is written and closed: that is an end as
+    # planned, and no failure.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
 

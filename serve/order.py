@@ -45,8 +45,6 @@ class Order:
     """What its usage says served it, where that is another than the line's kind."""
     known: tuple[int, ...] | None = None
     """The answer, where it was written before; nothing is read then."""
-    asked: int = 0
-    """Tokens of the prompt as the client sent it, where another one is served."""
     box: Box | None = None
     turn: Generator[Event, None, None] | None = None
     begun_s: float = 0.0
@@ -79,7 +77,7 @@ class Order:
             client=prompt.client,
             kind=prompt.kind,
             prompt=size,
-            asked=self.asked or size,
+            asked=prompt.sent or size,
             cached=size,
             source=self.source or "known",
             gate="greedy",

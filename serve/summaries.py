@@ -109,7 +109,7 @@ class Summaries:
                 order.known, order.source = ready.tokens, PREPARED
                 self._preparer.used(ready)
         order.source = order.source or found.source
-        order.asked, order.prompt = len(sent.ids), found.prompt
+        order.prompt = replace(found.prompt, sent=len(sent.ids), via=found.source)
         order.rule, order.voice = choice.rule, choice.voice
         order.limit, order.scored = choice.limit, choice.scored
         self._note(order.source, sent.session, len(found.prompt.ids), "")

@@ -43,7 +43,7 @@ class Served:
 
     def client(self) -> httpx.Client:
         """Speaks HTTP with it."""
-        return httpx.Client(base_url=self.url, timeout=20.0, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=60.0, trust_env=False)
 
 
 def house(

@@ -189,7 +189,8 @@ def check_hidden_resumes(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     phrase = talk.served.house.settings.serving.thinking_phrase
     hidden = len(encode(phrase, specials=False))
     thought = encode("Hm, let me see now.", specials=False)[:5].tolist()
-    answer = encode("\n\nAn answer.<|im_end|>", specials=True).tolist()
+    answer = encode("An answer.<|im_end|>", specials=True).tolist()
+    gap = len(encode(DIALECT.gaps.content, specials=False))
 
     def written(self: Any, wish: Any, number: int) -> Rule:
         """A model that thinks until it is stopped, and then answers."""
@@ -202,7 +203,7 @@ def check_hidden_resumes(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
         heard = streamed(talk.client, messages, extra_body={"reasoning_budget": 5})
         assert heard.reasoning == DIALECT.tokenizer.decode(np.array(thought, np.int32))
         assert heard.content == "An answer." and heard.finish == "stop"
-        assert heard.usage.completion_tokens == len(thought) + 1 + len(answer)
+        assert heard.usage.completion_tokens == len(thought) + 1 + gap + len(answer)
         if turn:
             resumed(talk, heard, rows)
             # The template has a line end where the phrase has its own.

@@ -121,3 +121,46 @@ def test_canary_a_side_slot_that_writes_into_the_main_slots_rows(
         views[view.name].rows(0, 70).copy_(view.rows(0, 70))
     with pytest.raises(AssertionError, match=r"differ|other tokens"):
         lot.send(joined(ids[: 10 * GRID], tokens(50, 3)), tokens(9, 4))
+
+
+def choose(lot: Lot, ids: Ids, busy: set[int], session: str, kind: str = "turn") -> int | None:
+    """The slot that would serve a prompt while some are busy."""
+    chosen = lot.slots.choose(Prompt(ids, session, kind=kind, answer_max=9), busy)
+    return chosen.slot if chosen is not None else None
+
+
+def test_beside_a_busy_main_slot_a_turn_takes_a_side_slot_and_leaves_conversations_be() -> None:
+    lot = Lot("witness", sides=2, guest_tokens=200, stash_rows=900)
+    lot.send(tokens(9 * GRID, 1), tokens(9, 2), "main")
+    chat = tokens(3 * GRID, 3)
+    side = choose(lot, chat, {0}, "chat")
+    assert side in (1, 2)
+    on = next(box for box in lot.slots if box.slot == side)
+    for _ in turn(on, Prompt(chat, "chat", answer_max=9), forced(tokens(9, 4)), limit=9):
+        pass
+    lot.slots.used(on)
+    other = 3 - side
+    # What holds nothing of a title takes the slot without a conversation, again and again.
+    for n in range(3):
+        assert choose(lot, tokens(2 * GRID, 50 + n), {0}, "chat", "title") == other
+        box = next(box for box in lot.slots if box.slot == other)
+        title = Prompt(tokens(2 * GRID, 50 + n), "chat", kind="title", answer_max=9)
+        for _ in turn(box, title, forced(tokens(9, 4)), limit=9):
+            pass
+        lot.slots.used(box)
+    assert choose(lot, joined(chat, tokens(9, 4), tokens(30, 5)), {0}, "chat") == side
+    assert choose(lot, chat, {0, 1, 2}, "chat") is None
+
+
+def test_a_turn_that_the_main_slot_holds_waits_for_it_and_a_title_does_not() -> None:
+    lot = Lot("witness", sides=2, park_rows=2_000)
+    lot.send(tokens(9 * GRID, 1), tokens(9, 2), "a")
+    lot.send(tokens(9 * GRID, 3), tokens(9, 4), "b")
+    parked = joined(tokens(9 * GRID, 1), tokens(9, 2), tokens(20, 5))
+    small = Lot("witness", sides=2, window=16 * GRID, park_rows=2_000)
+    small.send(tokens(9 * GRID, 1), tokens(9, 2), "a")
+    small.send(tokens(9 * GRID, 3), tokens(9, 4), "b")
+    assert choose(small, parked, {0}, "a") is None
+    assert choose(small, parked, {0}, "a", "title") in (1, 2)
+    assert choose(small, tokens(9 * GRID, 9), {0}, "c") in (1, 2)
+    assert choose(lot, parked, set(), "a") == 0

@@ -141,7 +141,7 @@ def went_on(served: Served, wait_s: float) -> list[tuple[str, dict[str, Any]]]:
     """Turns with pauses between them: what each said, and what served it."""
     first = talked(served, "ses_zero")
     # A summary that takes longer to write than the pauses last.
-    post(served, request(first), "ses_zero", max_tokens=900)
+    post(served, request(first), "ses_zero", max_tokens=300)
     history, found = talked(served, "ses_one"), []
     for n in range(8):
         history.append({"role": "user", "content": f"and {n}?"})
