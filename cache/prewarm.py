@@ -33,9 +33,7 @@ class Prewarmed:
     """What its reading was expected to take."""
 
 
-def prewarm(
-    stack: Stack, model: Model, ask: Ask, rested_s: float, stop: Stop = never
-) -> Prewarmed:
+def prewarm(stack: Stack, model: Model, ask: Ask, rested_s: float, stop: Stop = never) -> Prewarmed:
     """Bring back what a prompt goes on with, as its request would; nothing is served meanwhile.
 
     The conversation in place was used `rested_s` ago. It goes to the drive first when it is worth
