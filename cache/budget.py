@@ -76,8 +76,8 @@ class Budget:
         """shed.LEVEL in bytes; declined.LEVEL and refused in times."""
         self._memory = memory
         self._levels: tuple[Level, ...] = ()
-        self._prefill_tokens = 0
-        """Where the prefill that is under way goes to."""
+        self._prefills: dict[int, int] = {}
+        """Where the prefill that is under way in a slot goes to."""
         self.over(levels)
 
     def over(self, levels: Sequence[Level]) -> None:
@@ -126,8 +126,8 @@ class Budget:
         self.counters[f"declined.{name}"] += 1
         return False
 
-    def admit(self, tokens: int, line: int = 0) -> Refused | None:
-        """Make room for a prefill from `line` to `tokens`, before anything of it has started.
+    def admit(self, tokens: int, line: int = 0, slot: int = 0) -> Refused | None:
+        """Make room for a slot's prefill from `line` to `tokens`, before anything of it has started.
 
         As little as needed is given back: the reserve, then the caches, the cheapest first. When
         even all of them would not do, they stay as they are and the prompt is refused.
@@ -135,7 +135,7 @@ class Budget:
         assert 0 <= line <= tokens
         need = self.workspace.bytes(tokens) if line < tokens else 0
         if self._make_room(self.limits.peak_bytes, need, self._levels):
-            self._prefill_tokens = tokens if need else 0
+            self._prefills[slot] = tokens if need else 0
             return None
         self.counters["refused"] += 1
         have = max(0, self.limits.peak_bytes - self._least_bytes(self._levels))
@@ -155,8 +155,10 @@ class Budget:
         """A chunk of the prefill is about to be forwarded: what it takes is measured from here."""
         self._memory.mark()
 
-    def prefilled(self, tokens: int, peak_allocated_bytes: int | None = None) -> None:
-        """The chunk has brought the prefill to `tokens`: learn what it took.
+    def prefilled(
+        self, tokens: int, peak_allocated_bytes: int | None = None, slot: int = 0
+    ) -> None:
+        """The chunk has brought the slot's prefill to `tokens`: learn what it took.
 
         `peak_allocated_bytes` is the most that was allocated at once since `forwards`; the memory
         is asked when it is not given. Call it right after the forward, before any cache takes or
@@ -166,23 +168,25 @@ class Budget:
             peak_allocated_bytes = self._memory.peak_bytes()
         took = peak_allocated_bytes - self._memory.allocated_bytes()
         learned = self.workspace.learn(tokens, took)
-        if tokens >= self._prefill_tokens:
-            self._prefill_tokens = 0
+        if tokens >= self._prefills.get(slot, 0):
+            self._prefills.pop(slot, None)
         elif learned:
             # It holds for the rest of this prefill as well, as far as there is room.
             self._make_room(self._peak_bytes, 0, self._levels)
 
     @property
     def _peak_bytes(self) -> int:
-        """The peak, less what the rest of the prefill under way will take."""
-        return self.limits.peak_bytes - self.workspace.bytes(self._prefill_tokens)
+        """The peak, less what the rest of a prefill under way will take: of several, one chunk is
+        forwarded at a time."""
+        tokens = max(self._prefills.values(), default=0)
+        return self.limits.peak_bytes - self.workspace.bytes(tokens)
 
-    def after_request(self) -> None:
-        """Nothing is being served: what the reserve holds over the slack goes back to the driver.
+    def after_request(self, slot: int = 0) -> None:
+        """Nothing is being served in the slot: what the reserve holds over the slack goes back to the driver.
 
         Caches that were let grow under other limits give what is over the ceiling.
         """
-        self._prefill_tokens = 0
+        self._prefills.pop(slot, None)
         limits, memory = self.limits, self._memory
         self._make_room(limits.ceiling_bytes, 0, self._levels)
         if memory.reserve_bytes() > limits.slack_bytes:

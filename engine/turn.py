@@ -103,7 +103,7 @@ def turn(
                 box.responses.put(asked, ids, at.answer, said, at.finish, line.gate)
         stack.rest()
         if box.budget is not None:
-            box.budget.after_request()
+            box.budget.after_request(box.slot)
         _report(box, _row(box, prompt, plan, at))
 
 
@@ -150,7 +150,7 @@ def _admitted(box: Box, prompt: Prompt) -> Plan | Refused:
         if box.budget is None:
             return plan
         before = box.budget.shed_bytes
-        refused = box.budget.admit(len(plan.served), plan.line.tokens)
+        refused = box.budget.admit(len(plan.served), plan.line.tokens, box.slot)
         if refused is not None:
             return refused
         # What had to be given back may be what would have served.
@@ -166,7 +166,7 @@ def _chunk(box: Box, ids: Ids, start: int, stop: int) -> torch.Tensor:
     logits = box.engine.prefill(ids[start:stop])
     box.meter.prefilled(start, stop)
     if budget is not None:
-        budget.prefilled(stop)
+        budget.prefilled(stop, slot=box.slot)
     return logits
 
 

@@ -240,3 +240,13 @@ def test_what_one_lets_go_of_another_gives_in_a_second_round(
     monkeypatch.setattr(park, "release", shared)
     assert over.admit(30) is None
     assert held(shelves) == {"anchors": 0, "park": 0}
+
+
+def test_a_slot_that_ends_forgets_no_other_slots_prefill() -> None:
+    over, memory, _ = budget(70, anchors=0)
+    assert over.admit(50) is None and over.admit(20, slot=1) is None
+    over.prefilled(20, memory.allocated_bytes(), slot=1)
+    over.after_request(1)
+    assert not over.grow("anchors", 1)
+    over.after_request(0)
+    assert over.grow("anchors", 20)

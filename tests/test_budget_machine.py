@@ -259,7 +259,7 @@ class ForgetsThePrefill(Held):
         class Forgetful(Budget):
             def forwards(self) -> None:
                 super().forwards()
-                self._prefill_tokens = 0
+                self._prefills.clear()
 
         return Forgetful(BOARD.limits, board, lambda: BOARD.cost, shelves)
 
