@@ -1,6 +1,7 @@
 """The thinking budget: every name that clients have for it, and which one wins.
 
 Method: a table of bodies and the budget of each, another of bodies that are refused.
+Covers serve.wire_thinking.
 """
 
 from __future__ import annotations
