@@ -128,6 +128,6 @@ def _settings(router: APIRouter, service: Service) -> None:
 
 async def _prompt(service: Service, request: Request) -> tuple[Asked, Wish, Prompt]:
     """A chat request's prompt, without a word of it being remembered."""
-    sent, body, wish = service.chat(await request.body())
+    sent, body, wish = await service.chat(await request.body())
     asked = await service.ask(headers_of(request), sent, body, wish, peeks=True)
     return asked, wish, service.asking.prompt(asked, service.room(asked, wish))

@@ -32,7 +32,7 @@ def routes(service: Service) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation. With `stream` the answer comes as server-sent events; comments in
         between keep the connection alive and say how far the prompt was read."""
-        sent, body, wish = service.chat(await request.body())
+        sent, body, wish = await service.chat(await request.body())
         asked = await service.ask(headers_of(request), sent, body, wish)
         return await Chat(service, wish, asked).answer(request)
 

@@ -20,6 +20,7 @@ from engine.chat.checkpoint import load_dialect
 from engine.chat.dialect import Bundled, Dialect
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from serve.about import About
 from serve.app import app_of
 from serve.box_lock import BoxLock
 from serve.doors import Rules, must_have_token, read_token, rules_of
@@ -27,7 +28,7 @@ from serve.embedded import embedded
 from serve.house import House, Setup
 from serve.recording import Reel
 from serve.script import Script
-from serve.service import About, Service
+from serve.service import Service
 
 RANDOM = "random"
 GRID = 1_024

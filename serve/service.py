@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from engine.chat.dialect import close_thought, inside_thought
 from engine.chat.gallery import Gallery
 from engine.chat.messages import Say
 from engine.prompt import Prompt
+from serve.about import About
 from serve.asked import Asked, Asking
 from serve.body import read_json
 from serve.box_lock import BoxLock
@@ -40,19 +41,6 @@ from serve.wish import Defaults, Wish
 T = TypeVar("T")
 CALL_WAIT_S = 3.0
 """How long a peek waits for the engine (the seed's figure)."""
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What the server says of itself."""
-
-    model: str
-    ends_after: int | None = None
-    """Tokens after which an answer is ended for a model that does not find the end: a random one.
-    """
-    thinking_tokens: int | None = None
-    """The same of its thoughts, where a request says nothing of them."""
-    token: str | None = field(default=None, repr=False)
 
 
 class Service:
@@ -104,9 +92,14 @@ class Service:
             efforts=thinking.efforts,
         )
 
-    def chat(self, data: bytes) -> tuple[Mapping[str, Any], ChatBody, Wish]:
+    async def chat(self, data: bytes) -> tuple[Mapping[str, Any], ChatBody, Wish]:
         """A chat request's body as it was sent, as it was checked, and what it asks of the answer;
         raises ApiError, also for a model that is not served."""
+        # A long conversation takes a while to parse, in which others' frames go out.
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, self._chat, data)
+
+    def _chat(self, data: bytes) -> tuple[Mapping[str, Any], ChatBody, Wish]:
         sent = read_json(data)
         body = ChatBody.of(sent)
         wish = body.wish(self.defaults())

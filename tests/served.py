@@ -15,12 +15,13 @@ import uvicorn
 from engine.chat.dialect import Bundled
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from serve.about import About
 from serve.app import app_of
 from serve.doors import Rules
 from serve.embedded import embedded
 from serve.house import House, Setup
 from serve.script import Script
-from serve.service import About, Service
+from serve.service import Service
 from serve.settings import Settings
 
 GRID, WINDOW = 64, 4_096

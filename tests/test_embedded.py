@@ -13,8 +13,8 @@ import pytest
 from served import DIALECT, Served, serving
 
 from engine.weights import random_weights
+from serve.about import About
 from serve.embedded import embedded, silent
-from serve.service import About
 
 
 def speaking() -> Any:

@@ -30,12 +30,13 @@ import moorage
 from engine.bad import BadInput
 from serve import recording
 from serve import tape as tape_module
+from serve.about import About
 from serve.app import app_of
 from serve.doors import rules_of
 from serve.record import recorder
 from serve.recording import Recording, Reel
 from serve.script import Script
-from serve.service import About, Service
+from serve.service import Service
 
 CHAT = "/v1/chat/completions"
 HEADERS = {"user-agent": "opencode/1.2.3", "x-session-id": "ses_1", "authorization": "Bearer k"}
