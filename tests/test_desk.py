@@ -1,10 +1,10 @@
 """Goal: turns side by side in their slots give the tokens that each gives alone, and whoever
 leaves, or asks something in between, changes nobody else's answer.
 
-Method: the real application over a small engine (tests/served.py), requests from threads. Covers
-serve.desk, serve.order, serve.heard, serve.house, serve.service, serve.app, serve.answering, serve.chat_route,
-serve.speech, serve.stream, serve.voice, serve.asked, serve.choice, serve.usage, serve.openapi,
-serve.host_memory. Canaries are at the end.
+Method: the real application over a small engine (tests/served.py), requests from threads.
+Covers serve.desk, serve.order, serve.heard, serve.house, serve.service, serve.app,
+serve.answering, serve.chat_route, serve.speech, serve.stream, serve.voice, serve.asked,
+serve.choice, serve.usage, serve.openapi, serve.host_memory. Canaries are at the end.
 """
 
 from __future__ import annotations
