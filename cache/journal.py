@@ -93,6 +93,11 @@ class Journal:
         self._waiting: deque[dict[str, Any]] = deque()
         self._files = JournalFiles(files, file_bytes, files_kept) if files is not None else None
 
+    @property
+    def newest(self) -> TurnRow | None:
+        """The last turn's row."""
+        return self.rows[-1] if self.rows else None
+
     def add(self, row: TurnRow, jobs: Jobs | None = None) -> None:
         """Take a row in; with a file, ask `jobs` to write it."""
         self.rows.append(row)

@@ -40,6 +40,11 @@ class Call(Generic[T]):
         except Exception as error:
             self.given.set_exception(error)
 
+    def refuse(self, why: Exception) -> None:
+        """Say that it won't be done, if anybody still waits: a stop ends the callers first."""
+        if self.given.set_running_or_notify_cancel():
+            self.given.set_exception(why)
+
 
 class Calls:
     """Those that wait for their answer."""
@@ -63,7 +68,7 @@ class Calls:
                 self._interrupt()
                 call.answer()
             elif (wanted and not call.patient) or self._clock.mono_s() >= call.until_s:
-                call.given.set_exception(Busy())
+                call.refuse(Busy())
             else:
                 kept.append(call)
         self._waiting = kept
@@ -71,5 +76,5 @@ class Calls:
     def close(self) -> None:
         """Nobody answers any more."""
         for call in self._waiting:
-            call.given.set_exception(Closed())
+            call.refuse(Closed())
         self._waiting.clear()

@@ -232,20 +232,21 @@ class Desk:
 
     def _advance(self, order: Order) -> None:
         """The next event of one turn."""
-        assert order.turn is not None
+        assert order.turn is not None and order.box is not None
+        before = order.box.journal.newest
         try:
             event = next(order.turn, None)
         except Exception as error:
             _log.exception("a turn failed")
-            self._over(order)
+            self._over(order, before)
             order.tell(Broke(f"the engine failed: {type(error).__name__}"))
             return
         match event:
             case None:
-                self._finished(order)
+                self._finished(order, before)
             case Refused(why, retry_after_s):
                 order.turn.close()
-                self._over(order)
+                self._over(order, before)
                 order.tell(NoRoom(why, retry_after_s))
             case Resumed(line, plan):
                 order.size, order.line = len(plan.served), line
@@ -263,24 +264,26 @@ class Desk:
 
     def _leave(self, order: Order) -> None:
         """Its client went away: what was computed is kept."""
-        assert order.turn is not None
+        assert order.turn is not None and order.box is not None
+        before = order.box.journal.newest
         order.turn.close()
-        self._finished(order)
+        self._finished(order, before)
 
-    def _finished(self, order: Order) -> None:
-        row = self._over(order)
+    def _finished(self, order: Order, before: TurnRow | None) -> None:
+        row = self._over(order, before)
         order.tell(Ended(row) if row is not None else Broke("nothing was served"))
 
-    def _over(self, order: Order) -> TurnRow | None:
-        """Its slot is free again; the row that its turn left."""
+    def _over(self, order: Order, before: TurnRow | None) -> TurnRow | None:
+        """Its slot is free again; the row that its turn left, where `before` was the newest. One
+        whose client left before its first step leaves none."""
         self._active.remove(order)
         self.last_end_s = self._clock.mono_s()
         assert order.box is not None
         self._slots.used(order.box)
-        rows = order.box.journal.rows
-        row = rows[-1] if rows else None
-        if row is not None:
-            self._ended(row, order)
+        row = order.box.journal.newest
+        if row is None or row is before:
+            return None
+        self._ended(row, order)
         return row
 
     def _rest(self) -> None:

@@ -60,7 +60,8 @@ def told(plan: Plan, prompt: Prompt, tokens_s: float, slot: int = 0) -> dict[str
         "tokens": len(prompt.ids),
         "served_tokens": len(plan.served),
         "restore_ms": round(1e3 * read_s, 3),
-        "session": prompt.session,
+        # Half a surrogate pair, which a name may have in JSON, has no UTF-8 to go out in.
+        "session": prompt.session and prompt.session.encode("utf-8", "replace").decode(),
         "slot": slot,
         "why": reason.code,
         "parted_at": reason.shared,
