@@ -21,7 +21,9 @@ class Hearing:
     async def next(self, wait_s: float | None = None) -> Heard | None:
         """What is heard next; None when it is silent for `wait_s`."""
         try:
-            heard = await asyncio.wait_for(self._queue.get(), wait_s)
+            # `wait_for` of Python 3.11 forgets that it was cancelled when something came just then.
+            async with asyncio.timeout(wait_s):
+                heard = await self._queue.get()
         except TimeoutError:
             return None
         self.over = isinstance(heard, LAST)
