@@ -239,7 +239,8 @@ def check(soak: Soak, count: int) -> None:
     assert set(finishes) <= {"cancelled", "stop", "length"}
     assert soak.whole > count // 3 and finishes["cancelled"] > count // 10, finishes
     assert finishes["stop"] + finishes["length"] <= soak.whole + count // 20, finishes
-    assert after.files <= before.files + 1 and after.threads <= before.threads
+    # A pool of threads that read the drive is made when it is first read.
+    assert after.files <= before.files + 1 and after.threads <= before.threads + 10
     assert after.objects <= before.objects + Counter(dict.fromkeys(before.objects, 2))
     assert after.rss_bytes - before.rss_bytes < RSS_BYTES
     with soak.served.client() as client:
