@@ -151,15 +151,22 @@ class _Walk:
 
     def through(self, at: int) -> _Step | None:
         """From the answer's begin, which the copy has at `at`, as far as both say the same."""
-        sent, place = self._sent, 0
+        sent, place, bare = self._sent, 0, False
         for stop in [*self._structure, len(self._ids)]:
             if stop < place:
                 continue  # inside a span that was compared by value
             edge = sent.structure_from(at)
             after = self._segment(place, stop, at, edge)
             if after is None:
-                return self._cut_short(place, stop, at, edge)
+                step = self._cut_short(place, stop, at, edge)
+                if bare and step is not None and step.whole and self._says(step.at):
+                    return None
+                return step
+            bare = self._still_bare(bare, place, stop, at, edge)
             if stop == len(self._ids):
+                # Behind the token that closes a thought, where that is what the copy has not.
+                if bare and self._says(edge + 1 if self._is_thinking(place) else after):
+                    return None
                 return _Step(self._answer.stop, after, whole=True)
             if edge == len(sent.ids) or self._ids[stop] != sent.ids[edge]:
                 if self._left_out(place, stop, at, edge):
@@ -200,6 +207,22 @@ class _Walk:
         # The rows end with this segment and without whitespace: the copy's is what comes next.
         blank = self._pieces.blank(theirs)
         return edge - int(np.argmin(blank[::-1])) if not blank.all() else at
+
+    def _still_bare(self, bare: bool, place: int, stop: int, at: int, edge: int) -> bool:
+        """Whether nothing but a thought was met, and the copy does not have that. Of an answer that
+        was cut off again nobody knows what it said."""
+        if not self._answer.whole:
+            return False
+        if self._is_thinking(place):
+            return bare or self._left_out(place, stop, at, edge)
+        return bare and not _stripped(self._pieces.text(self._ids[place:stop]))
+
+    def _says(self, at: int) -> bool:
+        """Whether the copy says anything from a position to the next structure, or calls there. A
+        thought that it left out is not that of what the answer never said."""
+        edge = self._sent.structure_from(at)
+        said = _stripped(self._pieces.text(self._sent.ids[at:edge]))
+        return bool(said) or edge in self._sent.valued
 
     def _left_out(self, place: int, stop: int, at: int, edge: int) -> bool:
         """Whether the copy has nothing where the rows have a thought."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,24 @@ def test_a_thought_is_put_in_with_the_token_that_closes_it_or_not_at_all(between
     ids = np.concatenate([start, other]).astype(np.int32)
     met = FULL(account, Ask(ids))
     assert np.array_equal(met.served, ids)
+
+
+@pytest.mark.parametrize("behind", [None, 0, 1])
+def test_a_thought_alone_is_not_that_of_what_its_answer_never_said(behind: int | None) -> None:
+    """It ended in its thought or right behind it: a copy that says something has another's."""
+    talk = Talk()
+    if behind is None:
+        talk.turn(ASKED, Reply((Say("reasoning", THOUGHT),), aborted=True))
+    else:
+        talk.turn(ASKED, said("It is a boat.", THOUGHT))
+        talk.account.cut(talk.account.generations[0].think_end + behind)
+        talk.account.generations = [replace(talk.account.generations[0], whole=True)]
+    start = talk.account.generations[0].start
+    for back in (sent_back("It is a boat."), sent_back("", "", [("f", "{}")])):
+        ids = rendered([*ASKED, back, user("And now?")]).ids
+        met = meets(talk, back)
+        assert met.rows <= start and np.array_equal(met.served, ids)
+    assert whole(talk, meets(talk, sent_back("")))
 
 
 def test_rows_cut_inside_the_text_are_met_up_to_there() -> None:
