@@ -29,6 +29,7 @@ from serve.house import House, Setup
 from serve.recording import Reel
 from serve.script import Script
 from serve.service import Service
+from serve.stopping import Server
 
 RANDOM = "random"
 GRID = 1_024
@@ -93,14 +94,13 @@ def _serve(
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=75,
     )
     # uvicorn raises the signal again once everything is written and closed: that is an end as
     # planned, and no failure.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config, service.desk, GRACE_S).run(sockets=[listener])
 
 
 def dialect_of(flags: Flags) -> Dialect:

@@ -1,27 +1,43 @@
 """Goal: what hurt a served house once hurts it no more: callers who are gone before they are
-answered, clients who are gone before their first step, names that no UTF-8 has.
+answered, clients who are gone before their first step, names that no UTF-8 has, stops in the
+middle of answers.
 
 Method: the real application over a small engine (tests/served.py), or its desk and calls
-(serve.desk, serve.calls) driven by hand, each with the very thing that was found.
+(serve.desk, serve.calls) driven by hand, or its server (serve.stopping), each with the very thing
+that was found.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import threading
+import time
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
-from served import DIALECT, house, serving
+import pytest
+import uvicorn
+from served import DIALECT, MODEL, house, serving
 
 from cache.host import SystemClock
 from engine.prompt import Prompt
 from engine.sampling import Greedy
+from serve.about import About
+from serve.app import app_of
 from serve.calls import Call, Calls
 from serve.chat.writer import Writer
 from serve.desk import Desk
+from serve.doors import Rules
 from serve.heard import Broke, Ended, Heard
 from serve.order import Order
+from serve.script import Script
+from serve.service import Service
+from serve.stopping import Server
 from serve.voice import Speaking
 
 
@@ -74,3 +90,56 @@ def test_a_client_that_is_gone_before_its_first_step_has_no_row_of_anothers() ->
     home.close()
     assert isinstance(served[-1], Ended) and rows == [served[-1].row]
     assert [type(one) for one in left] == [Broke]
+
+
+def test_a_stop_tells_everybody_whose_answer_takes_too_long(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream ends with an error frame; what waits is refused; no task fails in the middle."""
+    slow = tmp_path / "slow.json"
+    slow.write_text(json.dumps([{"say": [["content", "word " * 900]], "tokens_s": 10}]))
+    service = Service(house(parallel=0), About(MODEL), Script.load(slow))
+    app = app_of(service, Rules("127.0.0.1"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        config = uvicorn.Config(app, log_level="warning", lifespan="on")
+        server = Server(config, service.desk, 1)
+        ran = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+        ran.start()
+        said: dict[str, httpx.Response] = {}
+
+        def ask(name: str, method: str, path: str, body: Any) -> threading.Thread:
+            def work() -> None:
+                with httpx.Client(base_url=url, timeout=20.0, trust_env=False) as client:
+                    said[name] = client.request(method, path, json=body)
+
+            asking = threading.Thread(target=work, daemon=True)
+            asking.start()
+            return asking
+
+        hello = {"messages": [{"role": "user", "content": "hello"}]}
+        chat = "/v1/chat/completions"
+        threads = [ask("stream", "POST", chat, hello | {"stream": True})]
+        until(lambda: service.desk.active == 1)
+        threads.append(ask("whole", "POST", chat, hello))
+        until(lambda: service.desk.waiting == 1)
+        threads.append(ask("settings", "PUT", "/v1/settings", {"memory": {"guest_tokens": 1}}))
+        time.sleep(0.2)
+        server.should_exit = True
+        for thread in (*threads, ran):
+            thread.join(20.0)
+            assert not thread.is_alive()
+    assert "[DONE]" not in said["stream"].text
+    assert "error" in json.loads(said["stream"].text.strip().split("data: ")[-1])
+    assert (said["whole"].status_code, said["settings"].status_code) == (503, 503)
+    assert said["settings"].json()["error"]["message"]
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+def until(true: Any) -> None:
+    """Wait for something that happens soon."""
+    end_s = time.monotonic() + 10.0
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
