@@ -44,6 +44,7 @@ MODULES = {
     "fourteen-days": "experiments.fourteen_days",
     "three-at-night": "experiments.three_at_night",
     "codec": "experiments.codec",
+    "serve-overhead": "experiments.serve_overhead",
 }
 
 

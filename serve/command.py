@@ -122,7 +122,9 @@ def engine_of(flags: Flags, dialect: Dialect) -> Engine:
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens there; raises BadInput."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends at once (TCP_NODELAY) only on sockets that say that they are TCP's; on others an
+    # answer's second piece waits for the first one's acknowledgement, which takes 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

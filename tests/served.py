@@ -87,7 +87,7 @@ def serving(
     of = of or house()
     service = Service(of, about or About(MODEL), script)
     rules = replace(Rules("127.0.0.1"), token=token)
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         app_of(service, rules), log_level="warning", timeout_graceful_shutdown=2, lifespan="on"
