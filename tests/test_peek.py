@@ -127,7 +127,7 @@ class Peeking(RuleBasedStateMachine):
         if not keeps:
             message.pop("reasoning_content", None)
         talk.append(message)
-        if sum(len(m["content"] or "") for m in talk) > 7_000:
+        if sum(len(m["content"] or "") for m in talk) > 4_500:
             del self.talks[name]
 
     @rule(
