@@ -60,6 +60,9 @@ class Asking:
             rendered = self._dialect.render(messages, tools, thinking=thinking)
         except ChatError as error:
             raise bad_request(f"{error}.", param="messages") from None
+        if not len(rendered.ids):
+            # A checkpoint's own template may write nothing of some messages.
+            raise bad_request("The chat template makes no prompt of these messages.", "messages")
         return Asked(who, session, messages, tools, rendered, body.seed is not None)
 
     def prompt(self, asked: Asked, answer_max: int) -> Prompt:

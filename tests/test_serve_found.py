@@ -1,6 +1,6 @@
 """Goal: what hurt a served house once hurts it no more: callers who are gone before they are
 answered, clients who are gone before their first step, names that no UTF-8 has, stops in the
-middle of answers.
+middle of answers, templates that write nothing.
 
 Method: the real application over a small engine (tests/served.py), or its desk and calls
 (serve.desk, serve.calls) driven by hand, or its server (serve.stopping), each with the very thing
@@ -22,9 +22,11 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
-from served import DIALECT, MODEL, house, serving
+from served import DIALECT, GRID, MODEL, WINDOW, house, serving
 
 from cache.host import SystemClock
+from engine.chat import tokenizer
+from engine.chat.checkpoint import load_dialect
 from engine.prompt import Prompt
 from engine.sampling import Greedy
 from serve.about import About
@@ -33,7 +35,9 @@ from serve.calls import Call, Calls
 from serve.chat.writer import Writer
 from serve.desk import Desk
 from serve.doors import Rules
+from serve.embedded import embedded
 from serve.heard import Broke, Ended, Heard
+from serve.house import House, Setup
 from serve.order import Order
 from serve.script import Script
 from serve.service import Service
@@ -90,6 +94,22 @@ def test_a_client_that_is_gone_before_its_first_step_has_no_row_of_anothers() ->
     home.close()
     assert isinstance(served[-1], Ended) and rows == [served[-1].row]
     assert [type(one) for one in left] == [Broke]
+
+
+def test_messages_of_which_a_template_makes_nothing_are_refused(tmp_path: Path) -> None:
+    own = Path(tokenizer.__file__).with_name("tokenizer.json")
+    (tmp_path / "tokenizer.json").write_bytes(own.read_bytes())
+    template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    dialect = load_dialect(tmp_path)
+    home = House(embedded(dialect, 0, grid=GRID, window=WINDOW), dialect, Setup())
+    with serving(home) as served, served.client() as client:
+        for content, status in (("", 400), ("hello", 200)):
+            message = {"role": "user", "content": content}
+            body = {"messages": [message], "max_tokens": 2}
+            for path in ("chat/completions", "cache/peek", "cache/prewarm"):
+                answer = client.post(f"/v1/{path}", json=body)
+                assert answer.status_code == status, answer.text
 
 
 def test_a_stop_tells_everybody_whose_answer_takes_too_long(
