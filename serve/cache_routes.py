@@ -23,7 +23,8 @@ from serve.wire_chat import ChatBody
 from serve.wish import Wish
 
 Tier = Literal["ram", "disk", "spill", "all"]
-CLEAR_WAIT_S = 30.0
+CLEAR_WAIT_S = 10.0
+"""For so long a change waits for the turns under way, and others for it."""
 
 
 def routes(service: Service) -> APIRouter:

@@ -29,7 +29,8 @@ class Call(Generic[T]):
     until_s: float | None
     """Wait for the engine to be idle, but no longer; None is answered between two steps."""
     patient: bool = False
-    """Wait so long although requests do."""
+    """Wait so long although requests do; until then none begins, or on a busy server there would
+    never be a moment for it."""
 
     def answer(self) -> None:
         """Do the work, if anybody still wants it."""
@@ -57,6 +58,11 @@ class Calls:
     def add(self, call: Call[Any]) -> None:
         """One more."""
         self._waiting.append(call)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no turn may begin."""
+        return any(call.patient for call in self._waiting)
 
     def answer(self, *, active: bool, wanted: bool) -> None:
         """Answer what may be answered while turns are `active` or `wanted`, or never will be."""

@@ -76,6 +76,8 @@ def _serve(
     flags: Flags, setup: Setup, rules: Rules, script: Script | None, listener: socket.socket
 ) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    # It warns of every write to a client that has gone.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     dialect = dialect_of(flags)
     if script is not None and not isinstance(dialect, Bundled):
         raise BadInput("--script", None, "needs the bundled chat format, not a tokenizer's own")

@@ -161,6 +161,8 @@ class Desk:
     def _place(self) -> None:
         """Let every waiting order start that finds a slot, in the order they came."""
         still: list[Order] = []
+        if self._calls.holds:
+            return
         if self._waiting:
             self._interrupt()
         for order in self._waiting:

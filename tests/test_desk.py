@@ -160,6 +160,26 @@ def test_a_settings_change_waits_for_its_turn_and_a_peek_does_not(served: Served
         assert all(answer.result() for answer in answers)
 
 
+def test_a_settings_change_is_made_however_many_requests_come(served: Served) -> None:
+    stop = threading.Event()
+
+    def keep_asking() -> None:
+        while not stop.is_set():
+            ask(served, "again and again " * 9, 6)
+
+    with ThreadPoolExecutor(6) as pool, served.client() as client:
+        askers = [pool.submit(keep_asking) for _ in range(6)]
+        until(lambda: served.service.desk.active > 0)
+        try:
+            for n in range(4):
+                changed = client.put("/v1/settings", json={"serving": {"keepalive_s": 10 + n}})
+                assert changed.status_code == 200, changed.text
+        finally:
+            stop.set()
+        for asker in askers:
+            asker.result()
+
+
 def test_a_failing_engine_costs_one_answer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = served.house.engine
     with monkeypatch.context() as patch:
