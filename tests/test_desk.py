@@ -160,24 +160,31 @@ def test_a_settings_change_waits_for_its_turn_and_a_peek_does_not(served: Served
         assert all(answer.result() for answer in answers)
 
 
-def test_a_settings_change_is_made_however_many_requests_come(served: Served) -> None:
-    stop = threading.Event()
+def held_up(served: Served) -> int:
+    """Turns under way when a request has come after a change that waits for a long answer."""
+    desk = served.service.desk
+    with ThreadPoolExecutor(3) as pool, served.client() as client:
+        long = pool.submit(ask, served, "a long answer " * 20, 500)
+        until(lambda: desk.active == 1)
+        path, patch = "/v1/settings", {"serving": {"keepalive_s": 7}}
+        change = pool.submit(client.put, path, json=patch)
+        until(lambda: bool(desk._calls._waiting))
+        short = pool.submit(ask, served, "a short one", 3)
+        until(lambda: desk.waiting == 1 or short.done())
+        active = desk.active + short.done()
+        assert change.result().status_code == 200 and long.result() and short.result()
+    return active
 
-    def keep_asking() -> None:
-        while not stop.is_set():
-            ask(served, "again and again " * 9, 6)
 
-    with ThreadPoolExecutor(6) as pool, served.client() as client:
-        askers = [pool.submit(keep_asking) for _ in range(6)]
-        until(lambda: served.service.desk.active > 0)
-        try:
-            for n in range(4):
-                changed = client.put("/v1/settings", json={"serving": {"keepalive_s": 10 + n}})
-                assert changed.status_code == 200, changed.text
-        finally:
-            stop.set()
-        for asker in askers:
-            asker.result()
+def test_no_turn_begins_while_a_change_waits(served: Served) -> None:
+    assert held_up(served) == 1
+
+
+def test_canary_turns_that_begin_while_a_change_waits(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.calls.Calls.holds", False)
+    assert held_up(served) > 1
 
 
 def test_a_failing_engine_costs_one_answer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
