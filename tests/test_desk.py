@@ -170,7 +170,8 @@ def held_up(served: Served) -> int:
         change = pool.submit(client.put, path, json=patch)
         until(lambda: bool(desk._calls._waiting))
         short = pool.submit(ask, served, "a short one", 3)
-        until(lambda: desk.waiting == 1 or short.done())
+        until(lambda: desk.waiting == 1 or desk.active == 2 or short.done())
+        time.sleep(0.2)
         active = desk.active + short.done()
         assert change.result().status_code == 200 and long.result() and short.result()
     return active
