@@ -14,4 +14,4 @@ class About:
     """Tokens after which an answer is ended for a model that does not find the end: a random one.
     """
     thinking_tokens: int | None = None
-    """The same of its thoughts, where a request says nothing of them."""
+    """The same of its thoughts, where neither a request nor the settings say anything of them."""

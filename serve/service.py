@@ -84,11 +84,12 @@ class Service:
         asked = (("temperature", own.temperature), ("top_p", own.top_p), ("top_k", own.top_k))
         sampling = replace(usual.sampling, **{name: v for name, v in asked if v is not None})
         thinking = serving.thinking
+        unsaid = thinking.unsaid if thinking.unsaid is not None else self.about.thinking_tokens
         return Defaults(
             vocab=usual.vocab,
             seed=usual.seed,
             sampling=sampling,
-            thinking_max=self.about.thinking_tokens or thinking.unsaid,
+            thinking_max=unsaid,
             efforts=thinking.efforts,
         )
 
@@ -133,8 +134,8 @@ class Service:
         return asked
 
     def room(self, asked: Asked, wish: Wish) -> int:
-        """Tokens that the answer may have, as far as the window has room for them: that it has less
-        is no wish of the client's, and rows that are a little longer than its copy serve it too."""
+        """Tokens that the answer may have, where the window has room for them: that it has less is
+        no wish of the client's, and rows that are a little longer than its copy serve it too."""
         usual = self.house.settings.serving.answer_tokens
         return wish.answer_max or usual or self.house.engine.window
 
