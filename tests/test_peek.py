@@ -127,7 +127,7 @@ class Peeking(RuleBasedStateMachine):
         if not keeps:
             message.pop("reasoning_content", None)
         talk.append(message)
-        if sum(len(m["content"] or "") for m in talk) > 4_500:
+        if sum(len(m["content"] or "") for m in talk) > 2_800:
             del self.talks[name]
 
     @rule(
@@ -246,7 +246,7 @@ def test_a_peek_says_what_the_request_reports(script: Script) -> None:
 
 @pytest.mark.slow
 def test_a_peek_says_what_the_request_reports_in_long_walks(script: Script) -> None:
-    sources = walks(script, 20, 30)
+    sources = walks(script, 10, 25)
     assert {"store.end", "checkpoint", "grid"} <= sources, sources
 
 

@@ -330,8 +330,11 @@ def test_canary_something_is_left_behind(
 ) -> None:
     with soaking(tmp_path) as soak:
         plant(monkeypatch)
+        if plant is nobody_leaves:
+            # Every answer is written to its end.
+            monkeypatch.setitem(globals(), "LONG", 100)
         with pytest.raises(AssertionError):
-            check(soak, 10 if plant is nobody_leaves else 30)
+            check(soak, 30)
 
 
 def test_canary_another_model_has_other_tokens(tmp_path: Path) -> None:
