@@ -159,6 +159,7 @@ class _Walk:
             after = self._segment(place, stop, at, edge)
             if after is None:
                 step = self._cut_short(place, stop, at, edge)
+                bare = self._still_bare(bare, place, stop, at, edge)
                 if bare and step is not None and step.whole and self._says(step.at):
                     return None
                 return step
