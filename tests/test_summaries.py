@@ -157,7 +157,7 @@ def test_a_request_in_the_middle_of_it_is_served_and_nothing_moved() -> None:
         wanted = went_on(plain, 0.0)
     with serving() as served:
         quick(served)
-        assert went_on(served, 0.06) == wanted
+        assert went_on(served, 0.3) == wanted
         assert served.service.summaries._preparer.counters["stopped"]
 
 
