@@ -127,7 +127,7 @@ class Budget:
         return False
 
     def admit(self, tokens: int, line: int = 0, slot: int = 0) -> Refused | None:
-        """Make room for a slot's prefill from `line` to `tokens`, before anything of it has started.
+        """Make room for a slot's prefill from `line` to `tokens`, before anything of it has begun.
 
         As little as needed is given back: the reserve, then the caches, the cheapest first. When
         even all of them would not do, they stay as they are and the prompt is refused.
@@ -182,7 +182,7 @@ class Budget:
         return self.limits.peak_bytes - self.workspace.bytes(tokens)
 
     def after_request(self, slot: int = 0) -> None:
-        """Nothing is being served in the slot: what the reserve holds over the slack goes back to the driver.
+        """The slot serves nothing: what the reserve holds over the slack goes back to the driver.
 
         Caches that were let grow under other limits give what is over the ceiling.
         """
