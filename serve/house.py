@@ -80,27 +80,26 @@ class House:
         self.file: SettingsFile | None = None
         self.key = secrets.token_bytes(KEY_BYTES)
         """Of the names that conversations without one get; a directory keeps it."""
-        settings = settings or Settings.for_machine(total_bytes())
-        if setup.cache_dir is not None:
-            folder = _own_folder(setup.cache_dir)
-            self.key = _kept_key(folder, self.key)
-            self.file = SettingsFile(folder, str(setup.cache_dir))
-            settings = self.file.load(settings)
-        self.settings = settings
-        self.guard = WriteGuard(self.clock, settings.guard_config())
         self.disk: DiskTier | None = None
         self.spill: Spill | None = None
         self.suffixes: SuffixStore | None = None
         self.journal = Journal()
         with ExitStack() as undo:
             undo.callback(self._let_go)
+            self.settings = settings or Settings.for_machine(total_bytes())
+            if setup.cache_dir is not None:
+                folder = _own_folder(setup.cache_dir)
+                self.key = _kept_key(folder, self.key)
+                self.file = SettingsFile(folder, str(setup.cache_dir))
+                self.settings = self.file.load(self.settings)
+            self.guard = WriteGuard(self.clock, self.settings.guard_config())
             if setup.cache_dir is not None:
                 self._open_drive(setup.cache_dir)
                 self.suffixes = self._open_suffixes(setup.cache_dir / SUFFIXES)
                 self.journal = _open_journal(setup.cache_dir / JOURNAL)
             undo.pop_all()
         self._sees()
-        self.budget = Budget(settings.limits(), HostMemory(), engine.cost)
+        self.budget = Budget(self.settings.limits(), HostMemory(), engine.cost)
         self._furnish()
         self.read_back: Line | None = None
         parts = (self.disk, self.spill, self.guard if self.disk is not None else None)
@@ -199,8 +198,12 @@ class House:
         self.read_back = read_back(self.box.stack, self.engine)
 
     def idle(self, wanted: Callable[[], bool], rested_s: float) -> bool:
-        """Nobody has asked for anything for `rested_s`: what is in memory is written ahead."""
+        """Nobody has asked for anything for `rested_s`: what was written meanwhile is told, and what
+        is in memory is written ahead."""
         spill = self.spill
+        if self.disk is not None:
+            self.disk.keeper.absorb()
+            self.report()
         if spill is None or not spill.config.idle_s or rested_s < spill.config.idle_s:
             return False
         saved = pause(self.box.stack, self.engine, wanted)
