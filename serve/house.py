@@ -88,7 +88,7 @@ class House:
             undo.callback(self._let_go)
             self.settings = settings or Settings.for_machine(total_bytes())
             if setup.cache_dir is not None:
-                folder = _own_folder(setup.cache_dir)
+                folder = self._closes(_own_folder(setup.cache_dir))
                 self.key = _kept_key(folder, self.key)
                 self.file = SettingsFile(folder, str(setup.cache_dir))
                 self.settings = self.file.load(self.settings)
@@ -96,7 +96,8 @@ class House:
             if setup.cache_dir is not None:
                 self._open_drive(setup.cache_dir)
                 self.suffixes = self._open_suffixes(setup.cache_dir / SUFFIXES)
-                self.journal = _open_journal(setup.cache_dir / JOURNAL)
+                place = setup.cache_dir / JOURNAL
+                self.journal = _open_journal(self._closes(_private(OsFiles(place))), str(place))
             undo.pop_all()
         self._sees()
         self.budget = Budget(self.settings.limits(), HostMemory(), engine.cost)
@@ -178,12 +179,16 @@ class House:
             raise BadInput(str(folder), None, "not a directory") from None
         except OSError as error:
             raise BadInput(str(folder), None, f"cannot be used: {error.strerror}") from None
+        return _private(self._closes(files))
+
+    def _closes(self, files: AnyFiles) -> AnyFiles:
+        """Files whose threads end with the house."""
         self._closers.append(files.close_all)
-        return _private(files)
+        return files
 
     def _open_suffixes(self, folder: Path) -> SuffixStore:
         """What was read and written before, for lookups; raises BadInput."""
-        files = _private(OsFiles(folder))
+        files = self._closes(_private(OsFiles(folder)))
         tokenizer = bytes.fromhex(self.dialect.tokenizer.sha256)
         store = SuffixStore.open(files, tokenizer, SuffixConfig(), self.clock, self.jobs)
         if isinstance(store, Refusal):
@@ -198,8 +203,8 @@ class House:
         self.read_back = read_back(self.box.stack, self.engine)
 
     def idle(self, wanted: Callable[[], bool], rested_s: float) -> bool:
-        """Nobody has asked for anything for `rested_s`: what was written meanwhile is told, and what
-        is in memory is written ahead."""
+        """Nobody has asked for anything for `rested_s`: what was written meanwhile is told, and
+        what is in memory is written ahead."""
         spill = self.spill
         if self.disk is not None:
             self.disk.keeper.absorb()
@@ -284,10 +289,9 @@ def _kept_key(folder: OsFiles, fresh: bytes) -> bytes:
     return fresh
 
 
-def _open_journal(folder: Path) -> Journal:
+def _open_journal(files: OsFiles, place: str) -> Journal:
     """The journal with its files; raises BadInput."""
-    files = _private(OsFiles(folder))
     try:
         return Journal(files)
     except OSError as error:
-        raise BadInput(str(folder), None, f"cannot be used: {said(error)}") from None
+        raise BadInput(place, None, f"cannot be used: {said(error)}") from None

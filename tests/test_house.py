@@ -169,3 +169,14 @@ def test_journal_lines_are_the_turns(tmp_path: Path) -> None:
         lines = (tmp_path / "d" / "journal" / "journal.jsonl").read_text().splitlines()
         turns = [json.loads(line) for line in lines if "prompt" in json.loads(line)]
         assert [turn["output"] for turn in turns] == [4] and "hello" not in "".join(lines)
+
+
+def test_a_closed_house_leaves_no_thread(tmp_path: Path) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    with serving(house(tmp_path / "d")) as served, served.client() as client:
+        for n in range(3):
+            sent = {"messages": [{"role": "user", "content": f"{n} " + "word " * 500}]}
+            client.post("/v1/chat/completions", json={**sent, "max_tokens": 4})
+        client.put("/v1/settings", json={"serving": {"keepalive_s": 4}})
+    left = [t.name for t in threading.enumerate() if t.ident not in before]
+    assert not left
