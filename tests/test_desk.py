@@ -17,7 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from served import GRID, WINDOW, Served, house, serving
+from served import DIALECT, GRID, WINDOW, Served, house, serving
+
+from engine.chat.messages import Reply, Say
+from serve.script import Rule, Script, When
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,31 @@ def test_peeks_and_stats_are_answered_beside_an_answer(served: Served) -> None:
         answer.result()
 
 
+WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+
+
+def stopped_at(served: Served, stop: str) -> tuple[int, int]:
+    """(tokens that the caches count of an answer that a stop string ended, tokens up to it)."""
+    assert ask(served, "count", 99, stop=stop)["choices"][0]["finish_reason"] == "stop"
+    row = served.house.journal.rows[-1]
+    said = Reply((Say("content", WORDS),))
+    ids = DIALECT.template.answer_ids(said).ids
+    texts = [DIALECT.tokenizer.decode(ids[:size]) for size in range(len(ids))]
+    return row.output, next(size for size, text in enumerate(texts) if stop in text)
+
+
+def script() -> Script:
+    """Says the words to everything."""
+    return Script([Rule(When({}, {}, {}), Reply((Say("content", WORDS),)))])
+
+
+def test_what_comes_after_a_stop_string_is_not_kept() -> None:
+    with serving(script=script()) as one:
+        for stop in WORDS.split()[2:]:
+            kept, counted = stopped_at(one, stop)
+            assert kept == counted, stop
+
+
 def test_a_long_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as one:
         one.house.settings = one.house.settings.changed({"serving": {"keepalive_s": 0.05}})
@@ -152,7 +180,7 @@ def test_a_retry_goes_on_where_a_cancelled_prefill_stopped() -> None:
 
 def test_a_settings_change_waits_for_its_turn_and_a_peek_does_not(served: Served) -> None:
     with ThreadPoolExecutor(5) as pool, served.client() as client:
-        answers = [pool.submit(lambda: ask(served, "one of many " * 20, 200)) for _ in range(5)]
+        answers = [pool.submit(lambda: ask(served, "one of many " * 20, 90)) for _ in range(5)]
         until(lambda: served.service.desk.waiting > 0)
         assert client.post("/v1/cache/peek", json=body("hello")).status_code == 409
         changed = client.put("/v1/settings", json={"serving": {"keepalive_s": 9}})
@@ -164,7 +192,7 @@ def held_up(served: Served) -> int:
     """Turns under way when a request has come after a change that waits for a long answer."""
     desk = served.service.desk
     with ThreadPoolExecutor(3) as pool, served.client() as client:
-        long = pool.submit(ask, served, "a long answer " * 20, 500)
+        long = pool.submit(ask, served, "a long answer " * 20, 250)
         until(lambda: desk.active == 1)
         path, patch = "/v1/settings", {"serving": {"keepalive_s": 7}}
         change = pool.submit(client.put, path, json=patch)
@@ -246,3 +274,18 @@ def test_an_engine_thread_that_ends_leaves_nobody_waiting(monkeypatch: pytest.Mo
             assert client.post("/v1/chat/completions", json=body("hello")).status_code == 500
         assert client.get("/health").status_code == 500
         assert client.post("/v1/chat/completions", json=body("hello")).status_code == 503
+
+
+def test_canary_what_comes_after_a_stop_string_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from serve.voice import Speaking
+
+    heard = Speaking.heard
+
+    def late(self: Speaking, answer: list[int]) -> int | None:
+        counts = heard(self, answer)
+        return None if counts is None else len(answer)
+
+    monkeypatch.setattr(Speaking, "heard", late)
+    with serving(script=script()) as one:
+        found = [stopped_at(one, stop) for stop in WORDS.split()[2:]]
+    assert any(kept != counted for kept, counted in found)

@@ -120,9 +120,10 @@ def test_a_reading_that_yields_is_no_failure() -> None:
 
 
 def test_clearing_memory_leaves_the_drive() -> None:
-    of = Home("witness", tokens_min=2 * GRID)
+    of = Home("witness", rooms={"park_rows": 2_000}, tokens_min=2 * GRID)
     left(of)
     of.rests()
+    assert of.on.stack.held_bytes()["park"]
     clear_memory(of.on.stack, of.of)
     of.looks()
     held = of.on.stack.held_bytes()

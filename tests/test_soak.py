@@ -324,7 +324,14 @@ def nobody_leaves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Hearing, "leave", lambda self: None)
 
 
-@pytest.mark.parametrize("plant", [kept_orders, open_files, nobody_leaves])
+@pytest.mark.parametrize(
+    "plant",
+    [
+        open_files,
+        pytest.param(kept_orders, marks=pytest.mark.slow),
+        pytest.param(nobody_leaves, marks=pytest.mark.slow),
+    ],
+)
 def test_canary_something_is_left_behind(
     plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,8 @@ def test_a_summary_written_ahead_is_the_one_that_would_have_been_written() -> No
         answer, peeked = prepared(served)
         used = cache(answer)
         assert used["source"] == "prepared"
+        assert served.service.summaries._preparer.counters["used"] == 1
+        assert served.house.box.stack.resident.account.compacted
         assert peeked == {name: used[name] for name in peeked}
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["completion_tokens"] == 24
@@ -143,12 +145,12 @@ def went_on(served: Served, wait_s: float) -> list[tuple[str, dict[str, Any]]]:
     # A summary that takes longer to write than the pauses last.
     post(served, request(first), "ses_zero", max_tokens=300)
     history, found = talked(served, "ses_one"), []
-    for n in range(8):
+    for n in range(5):
         history.append({"role": "user", "content": f"and {n}?"})
         answer = post(served, [{"role": "system", "content": "Help."}, *history])
         found.append((content(answer), cache(answer)))
         history.append({"role": "assistant", "content": content(answer)})
-        time.sleep(wait_s * (1 + n / 8))
+        time.sleep(wait_s * (1 + n / 5))
     return found
 
 
