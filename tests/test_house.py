@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from served import house, serving
+from served import DIALECT, house, serving
 
 from engine.bad import BadInput
 from serve.host_memory import HostMemory, total_bytes
@@ -180,3 +180,18 @@ def test_a_closed_house_leaves_no_thread(tmp_path: Path) -> None:
         client.put("/v1/settings", json={"serving": {"keepalive_s": 4}})
     left = [t.name for t in threading.enumerate() if t.ident not in before]
     assert not left
+
+
+def test_a_wanted_call_stands_behind_the_thought_as_the_template_has_it() -> None:
+    function = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+    sent = {
+        "messages": [{"role": "user", "content": "look"}],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": {"name": "look"}},
+        "reasoning_budget": 5,
+        "max_tokens": 60,
+    }
+    with serving() as served, served.client() as client:
+        assert client.post("/v1/chat/completions", json=sent).status_code == 200
+        rows = served.house.box.stack.resident.account.ids
+        assert "</think>\n\n<tool_call>\n<function=look>" in DIALECT.tokenizer.decode(rows)
