@@ -111,6 +111,7 @@ def test_canary_a_socket_that_does_not_say_that_it_is_tcps() -> None:
         check_sends_at_once(bind)
 
 
+@pytest.mark.slow
 def test_canary_another_tier_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SOURCES, "memory", "spill.end")
     with pytest.raises(GateFailed, match="memory: end served"):

@@ -327,7 +327,7 @@ def nobody_leaves(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        open_files,
+        pytest.param(open_files, marks=pytest.mark.slow),
         pytest.param(kept_orders, marks=pytest.mark.slow),
         pytest.param(nobody_leaves, marks=pytest.mark.slow),
     ],
