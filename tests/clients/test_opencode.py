@@ -156,7 +156,8 @@ def test_a_compaction_goes_on_with_the_conversation(
     coder.compact(project, session)
     (compaction,) = server.wait_turns(1, session, "compaction")
     assert server.events(session, "compaction") == ["continuation"]
-    assert compaction.resumes_at_the_end_of(before[-1]), server.table()
+    assert compaction.source == "continuation", server.table()
+    assert compaction.begins_where_ended(before[-1]), server.table()
     assert any(SUMMARY in text_of(m) for m in coder.messages(project, session))
     coder.say(project, session, "[talk] Go on.")
     coder.say(project, session, "[search] Where is it used?")
