@@ -11,7 +11,7 @@ from cache.source import in_place
 from cache.spill.names import NAME as SPILL
 from cache.spill.names import YIELDED
 from cache.stack import Stack
-from cache.types import COLD, GOES_ON, Ask, Line
+from cache.types import COLD, Ask, Line
 from cache.visit import base_of
 
 READ_S_MAX = 3.0
@@ -51,7 +51,7 @@ def prewarm(stack: Stack, model: Model, ask: Ask, rested_s: float, stop: Stop = 
         return Prewarmed("resident_in_use", read_s=read_s)
     if read_s > READ_S_MAX:
         return Prewarmed("too_long", read_s=read_s)
-    if account.kind in GOES_ON and account.valid >= spill.config.tokens_min:
+    if account.goes_on and account.valid >= spill.config.tokens_min:
         saved = spill.writer.save(in_place(account, model), "evict", stop)
         if saved.why == YIELDED:
             return Prewarmed("yielded", read_s=read_s)

@@ -110,9 +110,13 @@ class Monitor:
         """
         size, end_id = len(answer), self._budget.end_id
         thinking = answer.index(end_id) + 1 if end_id in answer else size
+        return Answer(thinking, self.hidden(size))
+
+    def hidden(self, size: int) -> tuple[tuple[int, int], ...]:
+        """Which of the answer's first `size` tokens are the phrase: (start, length)."""
         at = self._forced_at
         length = 0 if at is None else min(len(self._budget.phrase), size - at)
-        return Answer(thinking, ((at, length),) if at is not None and length > 0 else ())
+        return ((at, length),) if at is not None and length > 0 else ()
 
     # steps
 

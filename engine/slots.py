@@ -103,7 +103,7 @@ class Slots:
 def _talks(box: Box) -> bool:
     """Whether a conversation is in place that may go on."""
     account = box.stack.resident.account
-    return account.valid > 0 and account.kind in GOES_ON
+    return account.valid > 0 and account.goes_on
 
 
 def side_stack(

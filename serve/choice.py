@@ -18,6 +18,7 @@ from engine.penalties import Penalised
 from engine.sampling import Greedy, Sampled
 from engine.scored import Scored
 from serve.chat.plain import Plain
+from serve.chat.schemas import schemas_of
 from serve.chat.writer import Writer
 from serve.voice import Speaking
 from serve.wish import Wish
@@ -97,15 +98,15 @@ class Choosing:
         scored = Scored(rule, wish.logprobs) if wish.logprobs is not None else None
         writer = Writer(
             self._dialect,
-            tools=schemas(tools),
+            tools=schemas_of(tools),
             stop=wish.stop,
+            one_call=not wish.parallel_tool_calls,
             parse_calls=bool(tools) and wish.tool_choice != "none",
             new_id=new_id,
             inside=inside,
         )
-        return Choice(
-            scored or rule, Speaking(writer, monitor, stops=bool(wish.stop)), scored, limit
-        )
+        stops = bool(wish.stop) or not wish.parallel_tool_calls
+        return Choice(scored or rule, Speaking(writer, monitor, stops=stops), scored, limit)
 
     def text(self, wish: Wish, number: int, room: int) -> Choice:
         """Choice `number` of a text that goes on: all that is written is text."""
@@ -132,7 +133,7 @@ class Choosing:
         """A call is what the answer begins with, where the request wants one."""
         if not wish.must_call:
             return rule
-        names = [wish.tool_choice] if wish.tool_named else sorted(schemas(tools))
+        names = [wish.tool_choice] if wish.tool_named else sorted(schemas_of(tools))
         gap = self._encoded(self._dialect.gaps.content) if inside else []
         runs = [[*gap, *open_call(self._dialect, name).tolist()] for name in names]
         return Opening(rule, self._dialect.think_end if inside else None, runs)
@@ -144,15 +145,3 @@ class Choosing:
 def _penalised(rule: Rule, wish: Wish) -> Rule:
     """Penalties count every token of the answer, whoever wrote it: they wrap all but the scores."""
     return rule if wish.penalties.none else Penalised(rule, wish.penalties)
-
-
-def schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The parameters' schemas of tools, by the functions' names."""
-    found = {}
-    for tool in tools:
-        function = tool.get("function")
-        of = function if isinstance(function, Mapping) else tool
-        if isinstance(of.get("name"), str):
-            parameters = of.get("parameters")
-            found[of["name"]] = parameters if isinstance(parameters, Mapping) else {}
-    return found

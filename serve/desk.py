@@ -200,7 +200,7 @@ class Desk:
             self._tell_known(order, box)
             return True
         prompt = order.prompt
-        order.box, order.begun_s = box, self._clock.mono_s()
+        order.box = box
         voice = order.voice
         over = voice.heard if voice.stops else None
         order.turn = turn(box, prompt, order.rule, order.limit, order.stop_ids, voice.read, over)

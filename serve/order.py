@@ -47,7 +47,6 @@ class Order:
     """The answer, where it was written before; nothing is read then."""
     box: Box | None = None
     turn: Generator[Event, None, None] | None = None
-    begun_s: float = 0.0
     first_s: float | None = None
     """When its first token came."""
     due_s: float = 0.0

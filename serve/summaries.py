@@ -137,11 +137,6 @@ class Summaries:
         """Somebody wants the engine: it is as it was."""
         self._preparer.stop()
 
-    @property
-    def running(self) -> bool:
-        """Whether one is being written."""
-        return self._preparer.running
-
     def _note(self, event: str, session: str | None, tokens: int, why: str) -> None:
         house = self._house
         note = CacheEvent(NAME, event, session, tokens, why=why)

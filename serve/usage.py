@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cache.journal import TurnRow
+from cache.responses import SOURCE as KNOWN
 from engine.chat.rendered import Rendered
 
 TIERS = {
@@ -15,7 +16,7 @@ TIERS = {
     "store": "ram_snapshot",
     "spill": "nvme_spill",
     "disk": "disk_tier",
-    "responses": "response_cache",
+    KNOWN: "response_cache",
     "continuation": "continuation",
     "prepared": "prepared",
 }

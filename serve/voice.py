@@ -19,7 +19,7 @@ class Speaking:
     """
 
     def __init__(self, writer: Writer | Plain, monitor: Monitor | None, *, stops: bool) -> None:
-        """`stops` says whether the writer looks for stop strings."""
+        """`stops` says whether the writer may end the answer: by a stop string, or a call."""
         self.writer = writer
         self.stops = stops
         self._monitor = monitor
@@ -27,7 +27,7 @@ class Speaking:
         self._deltas: list[Delta] = []
 
     def heard(self, answer: Sequence[int]) -> int | None:
-        """The answer so far; how many of its tokens count, once a stop string has come."""
+        """The answer so far; how many of its tokens count, once it has come to its end."""
         had, self._had = self._had, len(answer)
         spans = ((max(start, had), start + n) for start, n in self.hidden(answer))
         new = [(start, stop - start) for start, stop in spans if start < stop]
@@ -36,7 +36,7 @@ class Speaking:
 
     def hidden(self, answer: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """(start, length) of the answer's tokens that the client never sees."""
-        return self._monitor.read(answer).hidden if self._monitor is not None else ()
+        return self._monitor.hidden(len(answer)) if self._monitor is not None else ()
 
     def read(self, answer: Sequence[int]) -> Answer:
         """How much of the answer is thinking, what is hidden, and what its calls say."""

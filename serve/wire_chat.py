@@ -94,6 +94,7 @@ class ChatBody(Body, ThinkingFields):
     def wish(self, defaults: Defaults) -> Wish:
         """What is asked of the answer; raises ApiError for what makes no sense."""
         self._check_form()
+        self._check_continues()
         check_results(self.messages)
         choice, named = self.choice_in()
         newer = self.max_completion_tokens
@@ -111,7 +112,6 @@ class ChatBody(Body, ThinkingFields):
             tool_choice=choice,
             tool_named=named,
             parallel_tool_calls=self.parallel_tool_calls is not False,
-            continues=self._continues(),
         )
 
     def _check_form(self) -> None:
@@ -131,7 +131,8 @@ class ChatBody(Body, ThinkingFields):
             raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
         return None
 
-    def _continues(self) -> bool:
+    def _check_continues(self) -> None:
+        """A last message of the assistant is gone on with, asked for or not; nothing else is."""
         param = "continue_final_message"
         if not self.continue_final_message:
             if self.add_generation_prompt is False:
@@ -139,12 +140,11 @@ class ChatBody(Body, ThinkingFields):
                     "Without a generation prompt there must be a message to continue.",
                     "add_generation_prompt",
                 )
-            return False
+            return
         if self.add_generation_prompt:
             raise bad_request(f"{param} and add_generation_prompt exclude each other.", param)
         if self.messages[-1].get("role") != "assistant":
             raise bad_request(f"{param} needs a last message of the assistant.", param)
-        return True
 
 
 def check_results(messages: list[dict[str, Any]]) -> None:

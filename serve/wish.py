@@ -54,8 +54,6 @@ class Wish:
     tool_named: bool = False
     """Whether `tool_choice` is a tool's name; a tool may be named like one of the words."""
     parallel_tool_calls: bool = True
-    continues: bool = False
-    """Whether the answer goes on in the last message, an assistant's."""
     echo: bool = False
     """Whether a text completion gives the prompt back before its answer."""
 

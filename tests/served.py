@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
-import uvicorn
+import sockets
 
 from engine.chat.dialect import Bundled
 from engine.chat.template import Template
@@ -55,25 +53,19 @@ def house(
     grid: int = GRID,
     seed: int = 0,
     settings: Settings | None = None,
+    response_mb: int = 0,
 ) -> House:
     """A small random model with its caches; with a directory they are on a drive too."""
     engine = embedded(DIALECT, seed, grid=grid, window=window)
-    setup = Setup(cache_dir, parallel=parallel, side_window=window // 2)
+    setup = Setup(cache_dir, parallel, window // 2, response_mb=response_mb)
     return House(engine, DIALECT, setup, settings or usual())
 
 
 def usual() -> Settings:
     """Settings under which a small conversation is worth a tier's while."""
-    some = {
-        "disk": {"tokens_min": 2 * GRID, "admit_after": 1, "min_free_gb": 0.0},
-        "spill": {"tokens_min": 4 * GRID, "park_tokens_min": 2 * GRID, "min_free_gb": 0.0},
-    }
-    try:
-        return Settings().changed(some)
-    except ValueError:
-        for section in some.values():
-            section.pop("min_free_gb")
-        return Settings().changed(some)
+    disk = {"tokens_min": 2 * GRID, "admit_after": 1}
+    spill = {"tokens_min": 4 * GRID, "park_tokens_min": 2 * GRID}
+    return Settings().changed({"disk": disk, "spill": spill})
 
 
 @contextmanager
@@ -87,29 +79,5 @@ def serving(
     of = of or house()
     service = Service(of, about or About(MODEL), script)
     rules = replace(Rules("127.0.0.1"), token=token)
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app_of(service, rules), log_level="warning", timeout_graceful_shutdown=2, lifespan="on"
-    )
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-    thread.start()
-    port = listener.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    _until_up(url)
-    try:
+    with sockets.served(app_of(service, rules), log_level="warning", stop_s=STOP_S) as url:
         yield Served(url, service)
-    finally:
-        server.should_exit = True
-        thread.join(STOP_S)
-        assert not thread.is_alive(), "the server did not stop"
-        listener.close()
-
-
-def _until_up(url: str) -> None:
-    with httpx.Client(
-        transport=httpx.HTTPTransport(retries=50), trust_env=False, timeout=STOP_S
-    ) as client:
-        client.get(f"{url}/health").raise_for_status()

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from served import DIALECT, GRID, WINDOW, Served, house, serving
 
-from engine.chat.messages import Reply, Say
+from engine.chat.messages import Call, Reply, Say
 from serve.script import Rule, Script, When
 
 
@@ -145,6 +145,37 @@ def test_what_comes_after_a_stop_string_is_not_kept() -> None:
         for stop in WORDS.split()[2:]:
             kept, counted = stopped_at(one, stop)
             assert kept == counted, stop
+
+
+def two_calls() -> Script:
+    """Calls two tools at once."""
+    calls = (Call("look", '{"at":"a"}'), Call("look", '{"at":"b"}'))
+    return Script([Rule(When({}, {}, {}), Reply(calls, "tool_calls"))])
+
+
+def called(served: Served, **more: Any) -> list[str]:
+    """The arguments of the calls that an answer makes."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    answer = ask(served, "look", 99, tools=[tool], **more)
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+    calls = answer["choices"][0]["message"]["tool_calls"]
+    return [call["function"]["arguments"] for call in calls]
+
+
+def test_one_call_where_no_more_are_wanted() -> None:
+    with serving(script=two_calls()) as one:
+        assert called(one) == ['{"at":"a"}', '{"at":"b"}']
+        assert called(one, parallel_tool_calls=False) == ['{"at":"a"}']
+        rows = DIALECT.tokenizer.decode(one.house.box.stack.resident.account.ids)
+        assert rows.count("<tool_call>") == 2, "the system text's, and one"
+
+
+def test_a_remembered_answer_says_that_it_is_one() -> None:
+    with serving(house(parallel=0, response_mb=8)) as one:
+        first, again = (ask(one, "the same thing", 9) for _ in range(2))
+        assert said(first) == said(again)
+        tiers = [a["usage"]["tandem"]["cache"]["tier"] for a in (first, again)]
+        assert tiers == ["none", "response_cache"]
 
 
 def test_a_long_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

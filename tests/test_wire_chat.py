@@ -238,8 +238,8 @@ def test_what_no_answer_is_held_to_is_refused() -> None:
 
 def test_an_answer_that_goes_on() -> None:
     begun = {"role": "assistant", "content": "So"}
-    assert wish(USER, begun, continue_final_message=True).continues
-    assert not wish(USER, begun).continues and not wish(add_generation_prompt=True).continues
+    for more in ({"continue_final_message": True}, {}, {"add_generation_prompt": True}):
+        assert wish(USER, begun, **more) == wish(USER, begun)
     assert refused(USER, continue_final_message=True).param == "continue_final_message"
     both = {"continue_final_message": True, "add_generation_prompt": True}
     assert refused(USER, begun, **both).param == "continue_final_message"

@@ -50,6 +50,7 @@ class Writer:
         tools: Mapping[str, Mapping[str, Any]] | None = None,
         stop: Sequence[str] = (),
         parse_calls: bool = True,
+        one_call: bool = False,
         new_id: Callable[[], str],
         inside: bool | None = None,
     ) -> None:
@@ -61,7 +62,7 @@ class Writer:
         self._enders = {name for name, id in marks.items() if id in dialect.stop_ids}
         self._call_ids = CALL in marks and CALL_END in marks
         self._tools = tools or {}
-        self._parse_calls = parse_calls
+        self._parse_calls, self._one_call = parse_calls, one_call
         self._new_id = new_id
         self._marked = Marked(dialect.tokenizer)
         self._stops = Seeker(stop)
@@ -84,7 +85,8 @@ class Writer:
         self.calls = 0
         """Calls that have begun."""
         self.stopped_at: int | None = None
-        """Tokens up to and with the one that completed a stop string; later ones are not read."""
+        """Tokens up to and with the one that completed a stop string, or the `one_call` that is
+        wanted; later ones are not read."""
 
     def wrote(self, ids: Iterable[int], hidden: Iterable[tuple[int, int]] = ()) -> list[Delta]:
         """The next tokens of the answer; `hidden` are (start, length) spans of the answer that the
@@ -253,7 +255,10 @@ class Writer:
         self._call_said(call, call.reader.end(closed=closed))
         if call.reader.stray:
             self._stray(call.reader.rest)
-        elif closed and self._call_ids:
+            return
+        if closed and self._one_call:
+            self.stopped_at = self.size
+        if closed and self._call_ids:
             arguments = canonical("".join(call.arguments))
             if arguments is not None:
                 value = (call.reader.name or "", arguments)
