@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,29 +15,34 @@ WAIT_S = 10.0
 
 
 @contextmanager
-def served(app: Any, lifespan: Any = "on") -> Iterator[str]:
+def served(
+    app: Any, lifespan: Any = "on", log_level: str = "critical", stop_s: float = WAIT_S
+) -> Iterator[str]:
     """The application on a free port of loopback, in a thread of its own."""
-    # An upstream that breaks off makes uvicorn log an error; that is what the test wants.
+    # An upstream that breaks off makes uvicorn log an error; that is what some tests want.
     config = uvicorn.Config(
         app,
-        port=0,
         lifespan=lifespan,
-        log_level="critical",
+        log_level=log_level,
         ws="none",
         server_header=False,
         date_header=False,
+        timeout_graceful_shutdown=2,
     )
+    # As `moorage serve` listens: answers are sent at once.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
-    until(lambda: server.started)
-    port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{port}"
+        until(lambda: server.started)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+        thread.join(stop_s)
+        listener.close()
+        assert not thread.is_alive(), "the server did not stop"
 
 
 def until(condition: Callable[[], Any]) -> None:
