@@ -33,8 +33,9 @@ from engine.turn import turn
 from engine.witness import Witness
 from serve import script as script_module
 from serve.chat.deltas import whole
+from serve.chat.schemas import schemas_of
 from serve.chat.writer import Writer
-from serve.choice import ACCEPTED, DRAFTS, schemas
+from serve.choice import ACCEPTED, DRAFTS
 from serve.script import NOTHING, ROUND_TOKENS, Said, Script, When
 
 TOKENIZER = Tokenizer()
@@ -155,7 +156,7 @@ def test_the_engine_says_it_and_the_client_gets_it(tmp_path: Path, model: str, f
     got = decoded(engines(model), prompt.ids, answer.ids)
     assert got == answer.ids.tolist()
     assert (got[-1] in DIALECT.stop_ids) == (finish == "stop")
-    writer = Writer(DIALECT, tools=schemas(TOOLS), new_id=lambda: "call_1")
+    writer = Writer(DIALECT, tools=schemas_of(TOOLS), new_id=lambda: "call_1")
     deltas = [delta for token in got for delta in writer.wrote([token])] + writer.end()
     out = whole(deltas)
     assert (out.reasoning, out.content) == ("I should look.\n\nYes.", text)
