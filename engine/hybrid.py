@@ -9,7 +9,7 @@ head_dim] and `draft.K`, `draft.V` [kv heads, window, head_dim]. All else is in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from cache.types import CacheState, Cost, Ids, Manifest, Section, View
 from engine.adapter import Engine
 from engine.config import HybridConfig
 from engine.layers import delta_rule
+from engine.layers.block import Block
 from engine.layers.conv import next_tail
 from engine.layers.decoder import Decoder, RunDelta
 from engine.layers.delta_net import DeltaNet, Held
@@ -32,7 +33,9 @@ _FILES = (
     "engine/adapter.py",
     "engine/config.py",
     "engine/hybrid.py",
+    "engine/layers/attend.py",
     "engine/layers/attention.py",
+    "engine/layers/block.py",
     "engine/layers/conv.py",
     "engine/layers/decoder.py",
     "engine/layers/delta_net.py",
@@ -48,27 +51,6 @@ _FILES = (
     "engine/pictures/places.py",
     "engine/weights.py",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A verified block: what the sections need to absorb its first tokens.
-
-    The heads of all gated delta net layers stand behind each other, so that absorbing is one batch.
-    """
-
-    held: Held
-    """Leading axis: gdn layers x value heads; `joined` has the layers as its own axis."""
-    hidden: torch.Tensor
-    """[block, hidden], after the final norm."""
-
-    @classmethod
-    def of(cls, layers: list[Held], hidden: torch.Tensor) -> Block:
-        """Gather what the layers keep, which are in the state's order."""
-        keys, decay, u = (
-            torch.cat([getattr(layer, name) for layer in layers]) for name in ("keys", "decay", "u")
-        )
-        return cls(Held(keys, decay, u, torch.stack([at.joined for at in layers])), hidden)
 
 
 class Hybrid(Engine):

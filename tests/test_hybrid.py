@@ -2,7 +2,8 @@
 
 Goal: prefill on any grid, verify blocks with any acceptance, settling, trimming and drafting leave
 the state that forwarding the committed tokens one by one leaves. Method: the float64 reference, and
-a second engine that takes the plain way; where only the order of two calls differs, bits.
+a second engine that takes the plain way; where only the order of two calls differs, bits. What a
+block keeps for later (engine.layers.block) is absorbed in any part.
 Bounds are absolute, on values of order one: a few times the largest error seen over 8 layers.
 """
 

@@ -16,7 +16,8 @@ import torch
 from engine import naive
 from engine.config import HybridConfig
 from engine.layers import delta_rule
-from engine.layers.attention import Attention, attend
+from engine.layers.attend import attend
+from engine.layers.attention import Attention
 from engine.layers.conv import causal_conv, next_tail
 from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import Draft, under

@@ -1,0 +1,35 @@
+"""Attention of a block of queries over the rows before them and their own"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.layers.norm import rounded
+
+
+def attend(q: torch.Tensor, past: int, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Causal attention of q [kv heads, group, n, head_dim] at positions [past, past + n).
+
+    Every query sees all of the past, so that part needs no mask: it is attended apart from the
+    block's own rows, and the two are weighed by their log-sum-exp. That reads each key once and
+    makes no [n, past] mask. The key lengths passed are those of the grid, never the window's.
+    """
+    n, stop = q.shape[2], past + q.shape[2]
+    if n == 1 or past == 0:
+        return _flash(q, keys[:, :stop], values[:, :stop], causal=n > 1)[0]
+    old, old_weight = _flash(q, keys[:, :past], values[:, :past], causal=False)
+    new, new_weight = _flash(q, keys[:, past:stop], values[:, past:stop], causal=True)
+    share = (old_weight - new_weight).sigmoid_().unsqueeze(3)
+    return rounded(torch.lerp(new.float(), old.float(), share), q)
+
+
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(output, log-sum-exp of the scores, float32). The kv heads are the kernel's batch axis, so
+    that the query heads of a group can share k and v [kv heads, n, head_dim] without a copy.
+    """
+    shared = (-1, q.shape[1], -1, -1)
+    k, v = k.unsqueeze(1).expand(shared), v.unsqueeze(1).expand(shared)
+    out, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    return out, weight
