@@ -16,6 +16,14 @@ class BadInput(ValueError):
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in said))
 
 
+class BadCheckpoint(BadInput):
+    """A configuration or a weights file that a model can't run; `said` is "place: what"."""
+
+    def __init__(self, said: str) -> None:
+        source, _, what = said.partition(": ")
+        super().__init__(source, None, what)
+
+
 OnBad = Callable[[BadInput], None]
 """What a reader calls for a bad line it can pass over; raising from it stops the read."""
 

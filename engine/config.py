@@ -5,98 +5,18 @@ Defaults are those of the Qwen3.5 family; `from_hf` reads a published config.jso
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
+from engine.bad import BadCheckpoint
+from engine.moe_config import MoeConfig
+from engine.vision_config import VisionConfig
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class BadCheckpoint(ValueError):
-    """A configuration or a weights file that this model can't run; one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class VisionConfig:
-    """Every number that shapes the vision tower. Raises BadCheckpoint when they don't fit."""
-
-    hidden: int
-    depth: int
-    """Blocks of attention and MLP."""
-    heads: int
-    intermediate: int
-    patch: int = 16
-    temporal: int = 2
-    """Frames of a patch; a still's frame counts twice."""
-    merge: int = 2
-    """Patches a side that become one row of the prompt."""
-    positions: int = 2_304
-    """Learned positions: a square grid, stretched over every picture."""
-    rope_theta: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int | float) or not value > 0:
-                raise BadCheckpoint(f"config: vision {field.name} must be positive, not {value}")
-        if self.hidden % self.heads or self.head_dim % 4:
-            raise BadCheckpoint(f"config: a vision head of {self.hidden}/{self.heads} channels")
-        if self.side < 2 or self.side**2 != self.positions:
-            raise BadCheckpoint(f"config: {self.positions} vision positions are no square")
-
-    @property
-    def head_dim(self) -> int:
-        """Channels of a head: half of them turn with the height, half with the width."""
-        return self.hidden // self.heads
-
-    @property
-    def side(self) -> int:
-        """Learned positions along a side."""
-        return math.isqrt(self.positions)
-
-    @classmethod
-    def small(cls, **changes: Any) -> VisionConfig:
-        """A narrow tower for the small models."""
-        shape: dict[str, Any] = {
-            "hidden": 24,
-            "depth": 2,
-            "heads": 2,
-            "intermediate": 40,
-            "positions": 36,
-        }
-        return cls(**{**shape, **changes})
-
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any], hidden: int) -> VisionConfig:
-        """The shape in a published `vision_config`, beside a text model of `hidden` channels."""
-        act = config.get("hidden_act", "gelu_pytorch_tanh")
-        if act != "gelu_pytorch_tanh":
-            raise BadCheckpoint(f"config: vision hidden_act {act!r} is not supported")
-        if config.get("deepstack_visual_indexes") or config.get("in_channels", 3) != 3:
-            raise BadCheckpoint("config: only a plain vision tower of three channels is supported")
-        try:
-            if (out := config["out_hidden_size"]) != hidden:
-                raise BadCheckpoint(f"config: the tower gives {out} channels, not {hidden}")
-            shape = {ours: config[theirs] for ours, theirs in _VISION_FROM_HF.items()}
-        except KeyError as missing:
-            raise BadCheckpoint(f"config: vision {missing.args[0]} is missing") from missing
-        theta = (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
-        return cls(**shape, rope_theta=float(theta))
-
-
-_VISION_FROM_HF = {
-    "hidden": "hidden_size",
-    "depth": "depth",
-    "heads": "num_heads",
-    "intermediate": "intermediate_size",
-    "patch": "patch_size",
-    "temporal": "temporal_patch_size",
-    "merge": "spatial_merge_size",
-    "positions": "num_position_embeddings",
-}
+KV = ("model", "e4m3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +45,24 @@ class HybridConfig:
     dtype: str = "float32"
     tie_embeddings: bool = True
     draft: bool = True
-    """Whether there is a multi-token-prediction layer that proposes drafts."""
+    """Whether there are multi-token-prediction layers that propose drafts."""
+    draft_layers: int = 1
+    """How many there are, one for each of the next guesses, taken in turn."""
+    kv: str = "model"
+    """How rows of keys and values are kept: "model" is the model's dtype, "e4m3" eight bits."""
     mrope_section: tuple[int, int, int] = (11, 11, 10)
     """Angles of a head that turn with time, height and width, taken in turn: every third is the
     height's while those last, the next the width's, all others the time's. A narrow head has fewer.
     """
     vision: VisionConfig | None = None
     """The tower that reads pictures; None for a model of text alone."""
+    moe: MoeConfig | None = None
+    """The mixture of experts in place of MLPs; None when every layer has an MLP."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool | str | VisionConfig | None):
+            if isinstance(value, bool | str | VisionConfig | MoeConfig | None):
                 continue
             if isinstance(value, tuple):
                 if len(value) != 3 or not all(isinstance(n, int) and n >= 0 for n in value):
@@ -155,6 +81,8 @@ class HybridConfig:
             raise BadCheckpoint(f"config: {self.rotary_dim} rotary channels in {self.head_dim}")
         if self.dtype not in DTYPES:
             raise BadCheckpoint(f"config: dtype {self.dtype} is none of {', '.join(DTYPES)}")
+        if self.kv not in KV:
+            raise BadCheckpoint(f"config: kv {self.kv} is none of {', '.join(KV)}")
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -174,6 +102,10 @@ class HybridConfig:
     def is_attention(self, layer: int) -> bool:
         """Whether layer number `layer` is full attention."""
         return (layer + 1) % self.full_attention_interval == 0
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether layer number `layer` has experts in place of an MLP."""
+        return self.moe is not None and self.moe.has(layer)
 
     @property
     def attention_layers(self) -> int:

@@ -46,9 +46,11 @@ _FILES = (
     "engine/layers/rope.py",
     "engine/layers/sight.py",
     "engine/layers/vision.py",
+    "engine/moe_config.py",
     "engine/pictures/encoded.py",
     "engine/pictures/picture.py",
     "engine/pictures/places.py",
+    "engine/vision_config.py",
     "engine/weights.py",
 )
 

@@ -17,7 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from cache.fingerprint import weight_digest
-from engine.config import BadCheckpoint, HybridConfig, VisionConfig
+from engine.bad import BadCheckpoint
+from engine.config import HybridConfig
+from engine.moe_config import MoeConfig
+from engine.vision_config import VisionConfig
 
 Shape = tuple[int, ...]
 
@@ -49,13 +52,16 @@ def expected_shapes(config: HybridConfig) -> dict[str, Shape]:
     hidden = config.hidden
     shapes: dict[str, Shape] = {"model.embed_tokens.weight": (config.vocab, hidden)}
     for layer in range(config.layers):
-        shapes |= _layer_shapes(config, f"model.layers.{layer}.", config.is_attention(layer))
+        kinds = config.is_attention(layer), config.is_sparse(layer)
+        shapes |= _layer_shapes(config, f"model.layers.{layer}.", *kinds)
     shapes["model.norm.weight"] = (hidden,)
     if not config.tie_embeddings:
         shapes["lm_head.weight"] = (config.vocab, hidden)
     if config.draft:
         shapes["mtp.fc.weight"] = (hidden, 2 * hidden)
-        shapes |= _layer_shapes(config, "mtp.layers.0.", attention=True)
+        sparse = config.moe is not None and config.moe.draft
+        for layer in range(config.draft_layers):
+            shapes |= _layer_shapes(config, f"mtp.layers.{layer}.", True, sparse)
         for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
             shapes[f"mtp.{name}.weight"] = (hidden,)
     if config.vision:
@@ -88,8 +94,10 @@ def _vision_shapes(config: VisionConfig, out: int) -> dict[str, Shape]:
     return {f"model.visual.{name}": shape for name, shape in shapes.items()}
 
 
-def _layer_shapes(config: HybridConfig, prefix: str, attention: bool) -> dict[str, Shape]:
-    hidden, inner, head = config.hidden, config.intermediate, config.head_dim
+def _layer_shapes(
+    config: HybridConfig, prefix: str, attention: bool, sparse: bool
+) -> dict[str, Shape]:
+    hidden, head = config.hidden, config.head_dim
     queries, keys = config.q_heads * head, config.kv_heads * head
     values = config.value_heads * config.value_dim
     shapes: dict[str, Shape] = {"input_layernorm.weight": (hidden,)}
@@ -114,13 +122,30 @@ def _layer_shapes(config: HybridConfig, prefix: str, attention: bool) -> dict[st
             "linear_attn.norm.weight": (config.value_dim,),
             "linear_attn.out_proj.weight": (hidden, values),
         }
-    shapes |= {
-        "post_attention_layernorm.weight": (hidden,),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-    }
+    shapes["post_attention_layernorm.weight"] = (hidden,)
+    if sparse and config.moe:
+        shapes |= _moe_shapes(config.moe, hidden)
+    else:
+        shapes |= _mlp_shapes("mlp.", hidden, config.intermediate)
     return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def _moe_shapes(moe: MoeConfig, hidden: int) -> dict[str, Shape]:
+    """Experts one by one, as they are published; a fused set is as many views."""
+    shapes: dict[str, Shape] = {"mlp.gate.weight": (moe.experts, hidden)}
+    for expert in range(moe.experts):
+        shapes |= _mlp_shapes(f"mlp.experts.{expert}.", hidden, moe.intermediate)
+    shapes |= _mlp_shapes("mlp.shared_expert.", hidden, moe.shared_intermediate)
+    shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
+    return shapes
+
+
+def _mlp_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
+    return {
+        f"{prefix}gate_proj.weight": (inner, hidden),
+        f"{prefix}up_proj.weight": (inner, hidden),
+        f"{prefix}down_proj.weight": (hidden, inner),
+    }
 
 
 def random_weights(config: HybridConfig, seed: int, silent: Sequence[int] = ()) -> Weights:

@@ -37,6 +37,7 @@ NOT_ROWS = {
     "cache/budget.py": "memory",
     "cache/keys.py": "ids, which are compared and never computed with",
     "cache/fingerprint.py": "this",
+    "engine/bad.py": "refusals",
     "engine/capture.py": "a lock",
     "engine/machine.py": "says what the machine is",
 }
