@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -59,32 +58,3 @@ class VisionConfig:
             "positions": 36,
         }
         return cls(**{**shape, **changes})
-
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any], hidden: int) -> VisionConfig:
-        """The shape in a published `vision_config`, beside a text model of `hidden` channels."""
-        act = config.get("hidden_act", "gelu_pytorch_tanh")
-        if act != "gelu_pytorch_tanh":
-            raise BadCheckpoint(f"config: vision hidden_act {act!r} is not supported")
-        if config.get("deepstack_visual_indexes") or config.get("in_channels", 3) != 3:
-            raise BadCheckpoint("config: only a plain vision tower of three channels is supported")
-        try:
-            if (out := config["out_hidden_size"]) != hidden:
-                raise BadCheckpoint(f"config: the tower gives {out} channels, not {hidden}")
-            shape = {ours: config[theirs] for ours, theirs in _VISION_FROM_HF.items()}
-        except KeyError as missing:
-            raise BadCheckpoint(f"config: vision {missing.args[0]} is missing") from missing
-        theta = (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
-        return cls(**shape, rope_theta=float(theta))
-
-
-_VISION_FROM_HF = {
-    "hidden": "hidden_size",
-    "depth": "depth",
-    "heads": "num_heads",
-    "intermediate": "intermediate_size",
-    "patch": "patch_size",
-    "temporal": "temporal_patch_size",
-    "merge": "spatial_merge_size",
-    "positions": "num_position_embeddings",
-}

@@ -25,6 +25,7 @@ import torch
 
 from cache.types import Ids
 from engine.adapter import Engine
+from engine.checkpoint.shape import hybrid_config
 from engine.config import HybridConfig
 from engine.decode import decode
 from engine.hybrid import Hybrid
@@ -74,7 +75,7 @@ def both(tmp_path: Path, dtype: str, **changes: Any) -> tuple[Any, Decoder]:
     assert not loaded.unexpected_keys
     assert set(loaded.missing_keys) <= ({"lm_head.weight"} if config.tie_embeddings else set())
     theirs.save_pretrained(tmp_path)
-    read = HybridConfig.from_hf(json.loads((tmp_path / "config.json").read_text()))
+    read = hybrid_config(json.loads((tmp_path / "config.json").read_text()))
     assert read == config
     weights = read_safetensors(read, [str(file) for file in tmp_path.glob("*.safetensors")])
     return theirs, Decoder(weights)

@@ -21,7 +21,8 @@ from test_vision import drawn, published
 
 from cache.types import Ids
 from engine import naive
-from engine.config import HybridConfig, VisionConfig
+from engine.checkpoint.shape import hybrid_config
+from engine.config import HybridConfig
 from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.layers.rope import Rope
@@ -31,6 +32,7 @@ from engine.naive_vision import tower as naive_tower
 from engine.pictures.encoded import Encoded
 from engine.pictures.picture import Picture
 from engine.pictures.places import Place
+from engine.vision_config import VisionConfig
 from engine.weights import Weights, random_weights, read_safetensors
 
 # Half of a head's channels turn, four angles, so that all three directions count.
@@ -280,7 +282,7 @@ def theirs(tmp_path: Path, dtype: str) -> tuple[Any, Weights]:
     loaded = model.load_state_dict(tensors, strict=False)
     assert not loaded.unexpected_keys and set(loaded.missing_keys) <= {"lm_head.weight"}
     model.save_pretrained(tmp_path)
-    read = HybridConfig.from_hf(model.config.to_dict())
+    read = hybrid_config(model.config.to_dict())
     assert read == config
     files = [str(file) for file in tmp_path.glob("*.safetensors")]
     return model, read_safetensors(read, files)

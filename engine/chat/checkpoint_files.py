@@ -11,6 +11,7 @@ from typing import Any
 from engine.bad import BadInput
 from engine.chat.dialect import Defaults
 from engine.chat.tokenizer import Tokenizer
+from engine.checkpoint.json_file import read_bytes, read_object, read_text
 
 _ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>")
 """Tokens that end an answer where they exist, whatever the files say."""
@@ -33,8 +34,8 @@ def read_files(directory: Path) -> Files:
     """Read them; raises BadInput in one line."""
     if not directory.is_dir():
         raise BadInput(str(directory), None, "is no directory")
-    config = _object(directory / "tokenizer_config.json", optional=True)
-    generation = _object(directory / "generation_config.json", optional=True)
+    config = read_object(directory / "tokenizer_config.json", optional=True)
+    generation = read_object(directory / "generation_config.json", optional=True)
     template, template_file = _template(directory, config)
     tokenizer = _tokenizer(directory, template)
     named = dict(_named(config))
@@ -45,45 +46,13 @@ def read_files(directory: Path) -> Files:
     return Files(tokenizer, template, template_file, named, stop_ids, defaults)
 
 
-def _bytes(path: Path, *, optional: bool = False) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        if optional and isinstance(error, FileNotFoundError):
-            return None
-        what = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise BadInput(str(path), None, what) from error
-
-
-def _text(path: Path, *, optional: bool = False) -> str | None:
-    data = _bytes(path, optional=optional)
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError as error:
-        raise BadInput(str(path), None, "is no UTF-8") from error
-
-
-def _object(path: Path, *, optional: bool = False) -> Mapping[str, Any]:
-    """A file that is a JSON object; one that may be missing is empty then."""
-    text = _text(path, optional=optional)
-    try:
-        value = {} if text is None else json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BadInput(str(path), error.lineno, f"is no JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise BadInput(str(path), None, "is nested too deep") from error
-    if not isinstance(value, dict):
-        raise BadInput(str(path), None, "is no JSON object")
-    return value
-
-
 def _template(directory: Path, config: Mapping[str, Any]) -> tuple[str, str]:
     """The chat template, and the file it is from."""
     path = directory / "chat_template.jinja"
-    if (text := _text(path, optional=True)) is not None:
+    if (text := read_text(path, optional=True)) is not None:
         return text, str(path)
     path = directory / "chat_template.json"
-    given = _object(path, optional=True).get("chat_template")
+    given = read_object(path, optional=True).get("chat_template")
     if given is None:
         path, given = directory / "tokenizer_config.json", config.get("chat_template")
     if isinstance(given, list):  # several by name
@@ -97,12 +66,12 @@ def _template(directory: Path, config: Mapping[str, Any]) -> tuple[str, str]:
 def _tokenizer(directory: Path, template: str) -> Tokenizer:
     """The tokenizer; what the template writes of its added tokens is structure."""
     path = directory / "tokenizer.json"
-    data = _bytes(path)
+    data = read_bytes(path)
     assert data is not None
     try:
         added = json.loads(data)["added_tokens"]
         written = [t["content"] for t in added if t["content"] in template]
-        config = _object(directory / "config.json", optional=True)
+        config = read_object(directory / "config.json", optional=True)
         text_config = config.get("text_config")
         sizes = (c.get("vocab_size") for c in (config, text_config) if isinstance(c, dict))
         vocab = max((size for size in sizes if isinstance(size, int)), default=0)
