@@ -4,7 +4,8 @@ Sections: `gdn.S` [gdn layers, value heads, key_dim, value_dim] float32; `gdn.co
 channels, 3]; `draft.h` [hidden], the last absorbed position's hidden, which the draft layer reads
 with the next token; with a tower `rope.shift` [1] int64, how far positions lie behind rows because
 of the pictures that were read to their end. Views: `K`, `V` [attention layers, kv heads, window,
-head_dim] and `draft.K`, `draft.V` [kv heads, window, head_dim]. All else is in the model's dtype.
+head_dim] and `draft.K`, `draft.V` [draft layers, kv heads, window, head_dim]; where these are e4m3
+`K.scale` and so on, float32 [layers, kv heads, window]. All else is in the model's dtype.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from cache.types import CacheState, Cost, Ids, Manifest, Section, View
+from cache.types import CacheState, Cost, Ids, Manifest, Section
 from engine.adapter import Engine
+from engine.buffers import Buffers
 from engine.config import HybridConfig
 from engine.layers import delta_rule
 from engine.layers.block import Block
@@ -31,6 +33,7 @@ from engine.weights import random_weights
 
 _FILES = (
     "engine/adapter.py",
+    "engine/buffers.py",
     "engine/config.py",
     "engine/hybrid.py",
     "engine/layers/attend.py",
@@ -41,6 +44,8 @@ _FILES = (
     "engine/layers/delta_net.py",
     "engine/layers/delta_rule.py",
     "engine/layers/draft.py",
+    "engine/layers/e4m3.py",
+    "engine/layers/kv.py",
     "engine/layers/mlp.py",
     "engine/layers/norm.py",
     "engine/layers/rope.py",
@@ -82,27 +87,12 @@ class Hybrid(Engine):
         self.decoder = decoder
         self._cost = cost
         self._block_logits = block_logits
-        dtype = config.torch_dtype
-        rows = (config.kv_heads, window, config.head_dim)
-        heads = (config.delta_layers, config.value_heads, config.key_dim, config.value_dim)
-        self._state = torch.zeros(heads, dtype=torch.float32)
-        tail = (config.delta_layers, config.channels, config.conv_kernel - 1)
-        self._tail = torch.zeros(tail, dtype=dtype)
-        self._keys = torch.zeros((config.attention_layers, *rows), dtype=dtype)
-        self._values = torch.zeros((config.attention_layers, *rows), dtype=dtype)
-        self._hidden = torch.zeros(config.hidden, dtype=dtype)
-        self._draft_keys = torch.zeros(rows if config.draft else 0, dtype=dtype)
-        self._draft_values = torch.zeros(rows if config.draft else 0, dtype=dtype)
-        section = config.mrope_section
-        self._rope = Rope(config.rotary_dim, config.rope_theta, window, dtype, section)
+        self._buffers = Buffers(config, window, decoder.device)
+        turned = config.rotary_dim, config.rope_theta, window, config.torch_dtype
+        self._rope = Rope(*turned, config.mrope_section, decoder.device)
         self._sight = Sight(decoder.tower, self._rope) if decoder.tower else None
         if decoder.tower:
             self.encoded = Encoded() if encoded is None else encoded
-        # Views of each layer, made once: taking them apart at every call would cost as much as
-        # their arithmetic on a narrow model.
-        self._states, self._tails = self._state.unbind(), self._tail.unbind()
-        self._rows = list(zip(self._keys.unbind(), self._values.unbind(), strict=True))
-        self._all_heads = self._state.flatten(0, 1)
         self._last: Block | None = None
 
     @classmethod
@@ -143,14 +133,15 @@ class Hybrid(Engine):
 
     def cache_state(self) -> CacheState:
         """The live tensors; the same ones at every call."""
-        sections = [Section("gdn.S", self._state), Section("gdn.conv", self._tail)]
-        views = [View("K", self._keys, 2), View("V", self._values, 2)]
+        buffers = self._buffers
+        sections = [Section("gdn.S", buffers.state), Section("gdn.conv", buffers.tail)]
+        views = buffers.rows.views
         if self.decoder.draft:
-            sections.append(Section("draft.h", self._hidden))
-            views += [View("draft.K", self._draft_keys, 1), View("draft.V", self._draft_values, 1)]
+            sections.append(Section("draft.h", buffers.hidden))
+            views += buffers.draft_rows.views
         if self._sight:
             sections.append(Section("rope.shift", self._sight.shift))
-        return CacheState(tuple(sections), tuple(views))
+        return CacheState(tuple(sections), views)
 
     def cost(self) -> Cost:
         """Real bytes unless the constructor was given others."""
@@ -189,23 +180,26 @@ class Hybrid(Engine):
             return []
         # With a commit pending the newest hidden is still in the block.
         pending = self._last if self.pending else None
-        newest = pending.hidden[self.pending - 1] if pending else self._hidden
-        hidden, guesses = newest[None], list[int]()
+        newest = pending.hidden[self.pending - 1] if pending else self._buffers.hidden
+        hidden, guesses = newest[None], list[torch.Tensor]()
+        newer = torch.tensor([token], device=self.decoder.device)
         for at in range(self.length, min(self.length + count, self.window)):
-            embedded = self.decoder.embed(torch.tensor([token]))
-            rows = self._draft_keys, self._draft_values
-            hidden = layer.step(embedded, hidden, at, *rows, self._angles(at, at + 1))
-            token = int(self.decoder.logits(hidden)[0].argmax())
-            guesses.append(token)
-        return guesses
+            embedded, turn = self.decoder.embed(newer), self._angles(at, at + 1)
+            hidden = layer.step(embedded, hidden, at, self._buffers.draft_rows.layers, turn)
+            newer = self.decoder.logits(hidden).argmax(-1)
+            guesses.append(newer)
+        # All at once: each guess asked for alone would wait for a device.
+        return torch.cat(guesses).tolist() if guesses else []
 
     @torch.inference_mode()
     def _chunk(self, ids: Ids) -> torch.Tensor:
+        buffers = self._buffers
+
         def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
-            return layer.chunk(x, self._states[at], self._tails[at])
+            return layer.chunk(x, buffers.states[at], buffers.tails[at])
 
         hidden = self._forward(ids, self.length, run)
-        self._hidden.copy_(hidden[-1])
+        self._buffers.hidden.copy_(hidden[-1])
         if self._sight:
             self._sight.passed(self.length, self.length + len(ids))
         self._last = None
@@ -216,9 +210,10 @@ class Hybrid(Engine):
         if folded:
             self._absorb(folded)
         held: list[Held] = []
+        buffers = self._buffers
 
         def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
-            out, kept = layer.block(x, self._states[at], self._tails[at])
+            out, kept = layer.block(x, buffers.states[at], buffers.tails[at])
             held.append(kept)
             return out
 
@@ -234,20 +229,19 @@ class Hybrid(Engine):
         """Hiddens of `ids` as rows [start, start + n); writes them in every attention layer."""
         decoder, turn = self.decoder, self._angles(start, start + len(ids))
         embedded = self._embedded(ids, start)
-        hidden = decoder.forward(embedded, start, run, self._rows, turn)
+        hidden = decoder.forward(embedded, start, run, self._buffers.rows.layers, turn)
         if decoder.draft:
-            before = torch.cat((self._hidden[None], hidden[:-1]))
-            rows = self._draft_keys, self._draft_values
-            decoder.draft.rows(embedded, before, start, *rows, turn)
+            before = torch.cat((self._buffers.hidden[None], hidden[:-1]))
+            decoder.draft.rows(embedded, before, start, self._buffers.draft_rows.layers, turn)
         return hidden
 
     def _embedded(self, ids: Ids, start: int) -> torch.Tensor:
         """Rows [n, hidden] of tokens, and of pictures what the tower makes of them."""
         tokens = np.array(ids, np.int64)
         if not (self._sight and self._sight.between(start, start + len(ids))):
-            return self.decoder.embed(torch.from_numpy(tokens))
+            return self.decoder.embed(torch.from_numpy(tokens).to(self.decoder.device))
         assert self.encoded is not None
-        rows = self.decoder.embed(torch.from_numpy(tokens.clip(0)))
+        rows = self.decoder.embed(torch.from_numpy(tokens.clip(0)).to(self.decoder.device))
         self._sight.embed(rows, start, self.encoded)
         return rows
 
@@ -264,9 +258,9 @@ class Hybrid(Engine):
         """Let the sections take in the last block's first `count` tokens."""
         assert self._last is not None
         held = self._last.held
-        delta_rule.absorb(self._all_heads, held.keys, held.decay, held.u, count)
-        self._tail.copy_(next_tail(held.joined, count, self.decoder.config.conv_kernel))
-        self._hidden.copy_(self._last.hidden[count - 1])
+        delta_rule.absorb(self._buffers.all_heads, held.keys, held.decay, held.u, count)
+        self._buffers.tail.copy_(next_tail(held.joined, count, self.decoder.config.conv_kernel))
+        self._buffers.hidden.copy_(self._last.hidden[count - 1])
 
     def _clear(self) -> None:
         for section in self.cache_state().sections:

@@ -99,7 +99,8 @@ def memory_of(naive: Naive) -> list[torch.Tensor]:
     sections = [torch.stack([d.s for d in deltas]), torch.stack([d.tail for d in deltas])]
     if not naive.config.draft:
         return sections + stacked
-    draft = [torch.stack(side, 1) for side in (naive.draft_rows.keys, naive.draft_rows.values)]
+    sides = naive.draft_rows.keys, naive.draft_rows.values
+    draft = [torch.stack(side, 1)[None] for side in sides]
     return [*sections, naive.hidden, *stacked, *draft]
 
 
@@ -375,8 +376,8 @@ def test_state_has_the_published_names_and_shapes() -> None:
     assert views == {
         "K": ((2, 2, 512, 16), 2),
         "V": ((2, 2, 512, 16), 2),
-        "draft.K": ((2, 512, 16), 1),
-        "draft.V": ((2, 512, 16), 1),
+        "draft.K": ((1, 2, 512, 16), 2),
+        "draft.V": ((1, 2, 512, 16), 2),
     }
     bare = hybrid(HybridConfig.tiny(draft=False)).cache_state()
     assert [s.name for s in bare.sections] == ["gdn.S", "gdn.conv"]

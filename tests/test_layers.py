@@ -21,6 +21,7 @@ from engine.layers.attention import Attention
 from engine.layers.conv import causal_conv, next_tail
 from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import Draft, under
+from engine.layers.kv import Kv
 from engine.layers.mlp import Mlp
 from engine.layers.norm import UNIT_EPS, GatedNorm, Norm, centred
 from engine.layers.rope import Rope
@@ -289,10 +290,11 @@ def test_attention_layer_in_pieces() -> None:
     layer, weights = attention_layer()
     rope = Rope(CONFIG.rotary_dim, CONFIG.rope_theta, 100, torch.float32)
     keys, values = torch.zeros(2, 100, 16), torch.zeros(2, 100, 16)
+    own = Kv(keys, values, (), torch.float32)
     x, rows = draw(90, CONFIG.hidden), naive.Rows([], [])
     want = [naive.attention(CONFIG, weights, x[i].double(), rows) for i in range(90)]
     starts = [0, 64, 65, 70, 90]
-    got = [layer(x[a:b], a, keys, values, rope.rows(a, b)) for a, b in itertools.pairwise(starts)]
+    got = [layer(x[a:b], a, own, rope.rows(a, b)) for a, b in itertools.pairwise(starts)]
     close(torch.cat(got), torch.stack(want), CARRIED)
     close(keys[:, :90], torch.stack(rows.keys, 1), CARRIED)
     close(values[:, :90], torch.stack(rows.values, 1))
@@ -304,8 +306,8 @@ def test_rows_alone_are_the_layers_rows() -> None:
     rope = Rope(CONFIG.rotary_dim, CONFIG.rope_theta, 64, torch.float32)
     buffers = [torch.zeros(2, 64, 16) for _ in range(4)]
     x = draw(20, CONFIG.hidden)
-    layer(x, 0, *buffers[:2], rope.rows(0, 20))
-    layer.rows(x, 0, *buffers[2:], rope.rows(0, 20))
+    layer(x, 0, Kv(*buffers[:2], (), torch.float32), rope.rows(0, 20))
+    layer.rows(x, 0, Kv(*buffers[2:], (), torch.float32), rope.rows(0, 20))
     close(buffers[2], buffers[0])
     close(buffers[3], buffers[1])
 
@@ -325,16 +327,17 @@ def test_draft_rows_and_steps() -> None:
     reference = naive.Naive(CONFIG, WEIGHTS, torch.float64)
     rope = Rope(CONFIG.rotary_dim, CONFIG.rope_theta, 64, torch.float32)
     keys, values = torch.zeros(2, 64, 16), torch.zeros(2, 64, 16)
+    own = [Kv(keys, values, (), torch.float32)]
     before, rows = draw(12, CONFIG.hidden), naive.Rows([], [])
     tokens = torch.arange(100, 112)
     embedded = WEIGHTS["model.embed_tokens.weight"][tokens]
     want = [
         reference.draft_step(int(token), before[i].double(), rows) for i, token in enumerate(tokens)
     ]
-    layer.rows(embedded[:11], before[:11], 0, keys, values, rope.rows(0, 11))
+    layer.rows(embedded[:11], before[:11], 0, own, rope.rows(0, 11))
     close(keys[:, :11], torch.stack(rows.keys[:11], 1), CARRIED)
     close(values[:, :11], torch.stack(rows.values[:11], 1), CARRIED)
     assert not keys[:, 11:].any()
-    guess = layer.step(embedded[11:], before[11:], 11, keys, values, rope.rows(11, 12))
+    guess = layer.step(embedded[11:], before[11:], 11, own, rope.rows(11, 12))
     close(guess[0], want[11], CARRIED)
     close(keys[:, 11], rows.keys[11], CARRIED)

@@ -105,7 +105,7 @@ def test_a_prompt_with_pictures_is_the_reference(
     views = {view.name: view.rows(0, len(IDS)).double() for view in of.cache_state().views}
     for name, rows in (("K", model.memory[3]), ("draft.K", model.draft_rows)):
         assert isinstance(rows, naive.Rows)
-        got = views[name] if name == "draft.K" else views[name][0]
+        got = views[name][0]
         torch.testing.assert_close(got, torch.stack(rows.keys, 1), atol=MEMORY, rtol=0.0)
 
 

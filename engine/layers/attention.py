@@ -9,12 +9,13 @@ import torch.nn.functional as F
 
 from engine.config import HybridConfig
 from engine.layers.attend import attend
+from engine.layers.kv import Kv
 from engine.layers.norm import centred, rms
 from engine.layers.rope import Angles
 
 
 class Attention:
-    """One layer's weights. Rows live in `keys` and `values`, each [kv heads, window, head_dim]."""
+    """One layer's weights."""
 
     def __init__(self, config: HybridConfig, tensors: Mapping[str, torch.Tensor]) -> None:
         """`tensors` by their names inside `self_attn.`."""
@@ -32,12 +33,11 @@ class Attention:
         self._key_norm = centred(tensors["k_norm.weight"], config.rms_eps)
         # Queries and keys go through one norm, in which every head has its own weights.
         scales = [1.0 + tensors[f"{name}.weight"].float() for name in ("q_norm", "k_norm")]
-        counts = torch.tensor([config.q_heads, config.kv_heads])
-        self._norm = rms(torch.stack(scales).repeat_interleave(counts, dim=0), config.rms_eps)
+        counts = (config.q_heads, config.kv_heads)
+        each = [scale.expand(count, -1) for scale, count in zip(scales, counts, strict=True)]
+        self._norm = rms(torch.cat(each), config.rms_eps)
 
-    def __call__(
-        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, turn: Angles
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, start: int, rows: Kv, turn: Angles) -> torch.Tensor:
         """Forward x [n, hidden] as rows [start, start + n), which are written first.
 
         `turn` has the angles of their positions.
@@ -46,25 +46,15 @@ class Attention:
         pair, v, gate = torch.split_with_sizes(F.linear(x, self._in), self._splits, -1)
         turned = turn(self._norm(pair.view(n, heads, self._head)))
         q, k = torch.split_with_sizes(turned, (self._q_heads, self._kv_heads), 1)
-        self._write(k, v, start, keys, values)
+        rows.write(start, k, v.view(n, self._kv_heads, self._head))
         grouped = q.view(n, self._kv_heads, -1, self._head).permute(1, 2, 0, 3)
-        mixed = attend(grouped, start, keys, values).permute(2, 0, 1, 3).reshape(n, -1)
+        mixed = attend(grouped, start, *rows.read(start + n)).permute(2, 0, 1, 3).reshape(n, -1)
         return F.linear(mixed * gate.sigmoid(), self._out)
 
-    def rows(
-        self, x: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor, turn: Angles
-    ) -> None:
+    def rows(self, x: torch.Tensor, start: int, rows: Kv, turn: Angles) -> None:
         """Write the rows [start, start + n) of x [n, hidden] and nothing more."""
-        k, v = F.linear(x, self._kv).chunk(2, -1)
-        shaped = k.view(len(x), self._kv_heads, self._head)
-        self._write(turn(self._key_norm(shaped)), v, start, keys, values)
-
-    def _write(
-        self, k: torch.Tensor, v: torch.Tensor, start: int, keys: torch.Tensor, values: torch.Tensor
-    ) -> None:
-        stop = start + len(k)
-        keys[:, start:stop] = k.transpose(0, 1)
-        values[:, start:stop] = v.view(-1, self._kv_heads, self._head).transpose(0, 1)
+        k, v = F.linear(x, self._kv).view(len(x), 2, self._kv_heads, self._head).unbind(1)
+        rows.write(start, turn(self._key_norm(k)), v)
 
 
 def _split_gate(weight: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:

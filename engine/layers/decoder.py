@@ -11,6 +11,7 @@ from engine.config import HybridConfig
 from engine.layers.attention import Attention
 from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import Draft, under
+from engine.layers.kv import Kv
 from engine.layers.mlp import Mlp
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
@@ -19,8 +20,6 @@ from engine.weights import Weights
 
 RunDelta = Callable[[int, DeltaNet, torch.Tensor], torch.Tensor]
 """Runs the delta net layer of that number (counting such layers only) over normed rows."""
-LayerRows = tuple[torch.Tensor, torch.Tensor]
-"""Keys and values of one attention layer, each [kv heads, window, head_dim]."""
 
 
 class Layer:
@@ -47,6 +46,7 @@ class Decoder:
         self.config = config
         self.recipe, self.weight_files = weights.recipe, weights.files
         self._embed = tensors["model.embed_tokens.weight"]
+        self.device = self._embed.device
         self._head = self._embed if config.tie_embeddings else tensors["lm_head.weight"]
         self._norm = centred(tensors["model.norm.weight"], config.rms_eps)
         self.layers = [
@@ -66,18 +66,18 @@ class Decoder:
         x: torch.Tensor,
         start: int,
         run_delta: RunDelta,
-        rows: Sequence[LayerRows],
+        rows: Sequence[Kv],
         turn: Angles,
     ) -> torch.Tensor:
         """The hiddens [n, hidden] after the final norm, of embedded rows [start, start + n).
 
-        `rows`, one pair an attention layer, get the new rows; `turn` has the angles of theirs.
+        `rows`, one an attention layer, get the new rows; `turn` has the angles of theirs.
         """
         deltas = attentions = 0
         for layer in self.layers:
             normed = layer.before(x)
             if isinstance(layer.mixer, Attention):
-                x = x + layer.mixer(normed, start, *rows[attentions], turn)
+                x = x + layer.mixer(normed, start, rows[attentions], turn)
                 attentions += 1
             else:
                 x = x + run_delta(deltas, layer.mixer, normed)

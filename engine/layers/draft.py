@@ -1,73 +1,101 @@
-"""Draft layer: one attention layer that guesses the token after next from the last hidden."""
+"""Draft layers: attention layers that guess the token after next from the last hidden."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 
 from engine.config import HybridConfig
 from engine.layers.attention import Attention
+from engine.layers.kv import Kv
 from engine.layers.mlp import Mlp
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
 
 
-class Draft:
-    """The multi-token-prediction layer of the published checkpoints (`mtp.*`).
+class DraftLayer:
+    """Attention and an MLP, each behind its norm, as in the model's own layers."""
 
-    Row i of its keys and values comes from the hidden of position i - 1 (the main model's, after
-    its final norm; zeros before the first) and the embedding of token i: never from a later token.
+    def __init__(self, config: HybridConfig, tensors: dict[str, torch.Tensor]) -> None:
+        """`tensors` by their names inside `mtp.layers.N.`."""
+        self._attention = Attention(config, under(tensors, "self_attn."))
+        self._mlp = Mlp(under(tensors, "mlp."))
+        self._before = centred(tensors["input_layernorm.weight"], config.rms_eps)
+        self._after = centred(tensors["post_attention_layernorm.weight"], config.rms_eps)
+
+    def __call__(self, x: torch.Tensor, start: int, rows: Kv, turn: Angles) -> torch.Tensor:
+        """Forward x [n, hidden] as rows [start, start + n), which are written first."""
+        x = x + self._attention(self._before(x), start, rows, turn)
+        return x + self._mlp(self._after(x))
+
+    def rows(self, x: torch.Tensor, start: int, rows: Kv, turn: Angles) -> None:
+        """Write the rows of x and nothing more."""
+        self._attention.rows(self._before(x), start, rows, turn)
+
+
+class Draft:
+    """The multi-token-prediction layers of the published checkpoints (`mtp.*`).
+
+    Row i of the first layer's keys and values comes from the hidden of position i - 1 (the main
+    model's, after its final norm; zeros before the first) and the embedding of token i. Further
+    layers follow one after the other. So no row comes from a later token.
     """
 
     def __init__(self, config: HybridConfig, tensors: Mapping[str, torch.Tensor]) -> None:
         """`tensors` by their names inside `mtp.`."""
-        layer = under(tensors, "layers.0.")
         self._fc = tensors["fc.weight"]
-        self._attention = Attention(config, under(layer, "self_attn."))
-        self._mlp = Mlp(under(layer, "mlp."))
+        layers = [
+            DraftLayer(config, under(tensors, f"layers.{at}.")) for at in range(config.draft_layers)
+        ]
+        self._first, self._last = layers[:-1], layers[-1]
         eps = config.rms_eps
         self._of_embedding = centred(tensors["pre_fc_norm_embedding.weight"], eps)
         self._of_hidden = centred(tensors["pre_fc_norm_hidden.weight"], eps)
         self._norm = centred(tensors["norm.weight"], eps)
-        self._before = centred(layer["input_layernorm.weight"], eps)
-        self._after = centred(layer["post_attention_layernorm.weight"], eps)
 
     def rows(
         self,
         embedded: torch.Tensor,
         hidden: torch.Tensor,
         start: int,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        rows: Sequence[Kv],
         turn: Angles,
     ) -> None:
         """Write rows [start, start + n) from n embeddings and the n hiddens before them.
 
-        A row needs neither this layer's attention nor its MLP: those run only for a guess.
+        The last layer's rows need neither its attention nor its MLP: those run only for a guess.
         """
-        x = self._before(self._mixed(embedded, hidden))
-        self._attention.rows(x, start, keys, values, turn)
+        x = self._entered(embedded, hidden, start, rows, turn)
+        self._last.rows(x, start, rows[-1], turn)
 
     def step(
         self,
         embedded: torch.Tensor,
         hidden: torch.Tensor,
         start: int,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        rows: Sequence[Kv],
         turn: Angles,
     ) -> torch.Tensor:
-        """This layer's own hidden for one position, [1, hidden]; writes its row."""
-        x = self._mixed(embedded, hidden)
-        x = x + self._attention(self._before(x), start, keys, values, turn)
-        x = x + self._mlp(self._after(x))
-        return self._norm(x)
+        """The draft's own hidden for one position, [1, hidden]; writes its rows."""
+        x = self._entered(embedded, hidden, start, rows, turn)
+        return self._norm(self._last(x, start, rows[-1], turn))
 
-    def _mixed(self, embedded: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    def _entered(
+        self,
+        embedded: torch.Tensor,
+        hidden: torch.Tensor,
+        start: int,
+        rows: Sequence[Kv],
+        turn: Angles,
+    ) -> torch.Tensor:
+        """What the last layer reads, [n, hidden]; writes the rows of all before it."""
         sides = (self._of_embedding(embedded), self._of_hidden(hidden))
-        return F.linear(torch.cat(sides, dim=-1), self._fc)
+        x = F.linear(torch.cat(sides, dim=-1), self._fc)
+        for layer, own in zip(self._first, rows, strict=False):
+            x = layer(x, start, own, turn)
+        return x
 
 
 def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

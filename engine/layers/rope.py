@@ -37,23 +37,29 @@ class Rope:
         window: int,
         dtype: torch.dtype,
         section: tuple[int, int, int] = (11, 11, 10),
+        device: torch.device | str = "cpu",
     ) -> None:
-        inverse = theta ** -(torch.arange(0, rotary, 2, dtype=torch.float32) / rotary)
+        # Made on the CPU wherever they go: so every device turns by the same angles.
+        steps = torch.arange(0, rotary, 2, dtype=torch.float32, device="cpu")
+        inverse = theta ** -(steps / rotary)
         # The angle is a float32 product, as in the published implementation: past 2^16 tokens a
         # better one would be another model.
-        angles = torch.arange(window, dtype=torch.float32)[:, None, None] * inverse
-        self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        self._angle = torch.arange(rotary // 2)
-        self._axis = torch.zeros(rotary // 2, dtype=torch.int64)
+        rows = torch.arange(window, dtype=torch.float32, device="cpu")[:, None, None]
+        angles = rows * inverse
+        self._cos = angles.cos().to(dtype).to(device)
+        self._sin = angles.sin().to(dtype).to(device)
+        self._angle = torch.arange(rotary // 2, device=device)
+        self._axis = torch.zeros(rotary // 2, dtype=torch.int64, device=device)
         for axis in (1, 2):
             self._axis[axis : 3 * section[axis] : 3] = axis
+        self.device = self._cos.device
 
     def rows(self, start: int, stop: int) -> Angles:
         """Text at positions [start, stop): parts of the tables, nothing is computed."""
         return Angles(self._cos[start:stop], self._sin[start:stop])
 
     def at(self, positions: torch.Tensor) -> Angles:
-        """Rows at positions int64 [n, 3] in time, height and width.
+        """Rows at positions int64 [n, 3] in time, height and width, on the tables' device.
 
         Where all three are equal these are the values of `rows`.
         """

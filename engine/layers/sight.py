@@ -20,7 +20,7 @@ class Sight:
     """
 
     def __init__(self, tower: Tower, rope: Rope) -> None:
-        self.shift = torch.zeros(1, dtype=torch.int64)
+        self.shift = torch.zeros(1, dtype=torch.int64, device=rope.device)
         self._tower, self._rope = tower, rope
         self._places: tuple[Place, ...] = ()
         self._seen: dict[int, torch.Tensor] = {}
@@ -64,7 +64,7 @@ class Sight:
             positions[low - start : high - start] = place.start - shift + own
             positions[high - start :] -= place.shortening
             shift += place.shortening
-        return self._rope.at(torch.from_numpy(positions))
+        return self._rope.at(torch.from_numpy(positions).to(self._rope.device))
 
     def passed(self, start: int, stop: int) -> None:
         """Rows [start, stop) were read: pictures that end among them count from here on."""
