@@ -124,7 +124,7 @@ def test_drafts_and_blocks_go_on_at_the_shifted_positions(
     rows = naive.Rows(list(model.draft_rows.keys), list(model.draft_rows.values))
     model.draft_step(17, model.hidden, rows, (at, at, at))
     view = next(view for view in of.cache_state().views if view.name == "draft.K")
-    got = view.rows(len(IDS), len(IDS) + 1)[:, 0].double()
+    got = view.rows(len(IDS), len(IDS) + 1)[0, :, 0].double()
     torch.testing.assert_close(got, rows.keys[-1], atol=MEMORY, rtol=0.0)
     answer = [17, 5, 300, 44, 12]
     wanted = [model.step(token, (at + i,) * 3) for i, token in enumerate(answer)]
