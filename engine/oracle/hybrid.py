@@ -1,0 +1,174 @@
+"""The whole hybrid, one token at a time: what its engine must come close to
+
+Source: Qwen3.5 and Qwen3-Next as published, with their multi-token-prediction layers (`mtp.*`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from engine.config import HybridConfig
+from engine.oracle.attention import Rows
+from engine.oracle.delta_net import DeltaState
+from engine.oracle.formulas import rms_norm
+from engine.oracle.layer import Kind, attention_layer, delta_layer
+from engine.oracle.wide import Weights, back, jitted, under, wide, wide_all
+
+Position = tuple[int, int, int]
+"""In time, height and width."""
+Token = int | torch.Tensor
+"""A token's id, or one row of a picture as it is embedded, [hidden]."""
+_SIDES = "keys", "values"
+
+
+class Oracle:
+    """A sequence of up to `window` tokens."""
+
+    def __init__(
+        self, config: HybridConfig, tensors: Mapping[str, torch.Tensor], window: int = 256
+    ) -> None:
+        self.config = config
+        self._kind = Kind.of(config)
+        w = wide_all({n: t for n, t in tensors.items() if not n.startswith("model.visual.")})
+        self._embed = w["model.embed_tokens.weight"]
+        self._head = self._embed if config.tie_embeddings else w["lm_head.weight"]
+        self._norm = w["model.norm.weight"]
+        self._layers = [under(w, f"model.layers.{at}.") for at in range(config.layers)]
+        drafts = config.draft_layers if config.draft else 0
+        self._drafts = [under(w, f"mtp.layers.{at}.") for at in range(drafts)]
+        self._fuse = {n: t for n, t in under(w, "mtp.").items() if not n.startswith("layers.")}
+        none = np.zeros((config.kv_heads, window, config.head_dim))
+        rows = Rows(none, none, np.int32(0))
+        state = DeltaState(
+            np.zeros((config.value_heads, config.key_dim, config.value_dim)),
+            np.zeros((config.channels, config.conv_kernel - 1)),
+        )
+        self._memory: list[DeltaState | Rows] = [
+            rows if config.is_attention(at) else state for at in range(config.layers)
+        ]
+        self._draft_rows = [rows for _ in range(drafts)]
+        self._hidden = np.zeros(config.hidden)
+        self._count = 0
+
+    def step(self, token: Token, position: Position | None = None) -> torch.Tensor:
+        """Forward one token; returns logits [vocab], float64.
+
+        Without `position` it is the number of tokens before, three times.
+        """
+        at = np.array(position or (self._count,) * 3, np.float64)
+        x = self._embedded(token)
+        self._draft_rows, _ = self._guessed(self._draft_rows, x, self._hidden, at)
+        for number, (w, memory) in enumerate(zip(self._layers, self._memory, strict=True)):
+            if isinstance(memory, Rows):
+                x, memory = attention_layer(w, x, memory, at, kind=self._kind)
+            else:
+                x, memory = delta_layer(w, x, memory, kind=self._kind)
+            self._memory[number] = memory
+        self._hidden = _norm(x, self._norm, eps=self._kind.eps)
+        self._count += 1
+        return back(_times(self._head, self._hidden))
+
+    def read(self, tokens: Sequence[Token], positions: Sequence[Position] = ()) -> torch.Tensor:
+        """Forward tokens one after the other; returns their logits [n, vocab]."""
+        where = positions or [None] * len(tokens)
+        return torch.stack([self.step(t, at) for t, at in zip(tokens, where, strict=True)])
+
+    def draft(self, token: int, count: int, start: int | None = None) -> list[int]:
+        """Greedy guesses of the `count` tokens after `token`, chaining the draft layers' hidden.
+
+        `start` is the position of `token` where its row is not.
+        """
+        rows, hidden, guesses = self._draft_rows, self._hidden, list[int]()
+        for at in range(count):
+            place = np.full(3, at + (self._count if start is None else start), np.float64)
+            rows, hidden = self._guessed(rows, self._embedded(token), hidden, place)
+            token = int(back(_times(self._head, hidden)).argmax())
+            guesses.append(token)
+        return guesses
+
+    def guess(self, token: int, start: int) -> dict[str, torch.Tensor]:
+        """What the draft layers' rows hold for `token` at position `start`, by the views' names."""
+        place = np.full(3, start, np.float64)
+        rows, _ = self._guessed(self._draft_rows, self._embedded(token), self._hidden, place)
+        return _named(rows, slice(self._count, self._count + 1))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Sections, and views' rows of all tokens, by their names and in their shapes."""
+        deltas = [memory for memory in self._memory if isinstance(memory, DeltaState)]
+        rows = [memory for memory in self._memory if isinstance(memory, Rows)]
+        found = {
+            "gdn.S": torch.stack([back(state.s) for state in deltas]),
+            "gdn.conv": torch.stack([back(state.tail) for state in deltas]),
+        }
+        for name, side in zip(("K", "V"), _SIDES, strict=True):
+            cut = [back(getattr(of, side))[:, : self._count] for of in rows]
+            found[name] = torch.stack(cut)
+        if self._drafts:
+            found["draft.h"] = back(self._hidden)
+            found |= _named(self._draft_rows, slice(self._count))
+        return found
+
+    def _guessed(
+        self, rows: list[Rows], embedded: jax.Array, before: jax.Array, position: np.ndarray
+    ) -> tuple[list[Rows], jax.Array]:
+        """The draft layers' rows and hidden [hidden] for a token, given the hidden before it."""
+        if not self._drafts:
+            return rows, before
+        x, after = _fused(self._fuse, embedded, before, eps=self._kind.eps), list[Rows]()
+        for w, of in zip(self._drafts, rows, strict=True):
+            x, new = attention_layer(w, x, of, position, kind=self._kind)
+            after.append(new)
+        return after, _norm(x, self._fuse["norm.weight"], eps=self._kind.eps)
+
+    def _embedded(self, token: Token) -> jax.Array:
+        return wide(token) if isinstance(token, torch.Tensor) else _row(self._embed, token)
+
+
+def positions(parts: Sequence[int | Position]) -> list[Position]:
+    """Of every row of a prompt: a part is so many tokens of text, or a picture's merged grid."""
+    found: list[Position] = []
+    start = 0
+    for part in parts:
+        if isinstance(part, int):
+            found += [(at, at, at) for at in range(start, start + part)]
+            start += part
+            continue
+        frames, rows, columns = (range(start, start + size) for size in part)
+        found += itertools.product(frames, rows, columns)
+        start = max(max(position) for position in found) + 1
+    return found
+
+
+def _named(rows: Sequence[Rows], cut: slice) -> dict[str, torch.Tensor]:
+    """Rows of the draft layers by the views' names, [layers, kv heads, n, head_dim]."""
+    keys, values = ([back(getattr(of, side))[:, cut] for of in rows] for side in _SIDES)
+    return {"draft.K": torch.stack(keys), "draft.V": torch.stack(values)}
+
+
+@jitted()
+def _row(table: jax.Array, at: jax.Array) -> jax.Array:
+    return table[at]
+
+
+@jitted()
+def _times(matrix: jax.Array, x: jax.Array) -> jax.Array:
+    return matrix @ x
+
+
+@jitted("eps")
+def _norm(x: jax.Array, weight: jax.Array, *, eps: float) -> jax.Array:
+    return rms_norm(x, weight, eps)
+
+
+@jitted("eps")
+def _fused(w: Weights, embedded: jax.Array, before: jax.Array, *, eps: float) -> jax.Array:
+    """What the first draft layer reads: both sides, each behind its norm, through one matrix."""
+    one = rms_norm(embedded, w["pre_fc_norm_embedding.weight"], eps)
+    other = rms_norm(before, w["pre_fc_norm_hidden.weight"], eps)
+    return w["fc.weight"] @ jnp.concatenate((one, other))
