@@ -1,0 +1,1 @@
+"""The second architecture: sparse attention, residual streams, per-layer embeddings, n-grams."""
