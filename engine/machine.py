@@ -9,18 +9,24 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from engine.device import CPU, device_traits
+
 
 def libraries() -> dict[str, str]:
     """Versions of the libraries that compute rows: products, and positions and casts of ids."""
     return {"torch": torch.__version__, "numpy": np.__version__}
 
 
-def traits() -> dict[str, str]:
+def traits(device: torch.device = CPU) -> dict[str, str]:
     """Everything else of the platform that changed a row's bits in some measurement, by name.
+
+    Of a device: what it is and how its products are set. Of a CPU:
 
     Thread count: float32 products with more than about 1,000 terms split their sums over threads.
     Instruction set: AMX and AVX512_BF16 round bfloat16 products in another order.
     """
+    if device != CPU:
+        return device_traits(device)
     threads, capability = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
     more = {
         "amx": torch.cpu._is_amx_tile_supported(),

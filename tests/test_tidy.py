@@ -42,6 +42,7 @@ HOSTS = {
     "cache/transfers.py",
     "cache/workers.py",
     "engine/capture.py",
+    "engine/device.py",
 }
 """Where the real world may be touched."""
 OPENERS = {"replay/open.py"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.device import kernels_for
 from engine.layers.norm import rounded
 
 
@@ -15,6 +16,10 @@ def attend(q: torch.Tensor, past: int, keys: torch.Tensor, values: torch.Tensor)
     makes no [n, past] mask. The key lengths passed are those of the grid, never the window's.
     """
     n, stop = q.shape[2], past + q.shape[2]
+    kernels = kernels_for(q.device)
+    if kernels is not None and n <= kernels.queries_max:
+        count = torch.full((1,), past, device=q.device)
+        return kernels.attend_rows(q, count, keys, values)
     if n == 1 or past == 0:
         return _flash(q, keys[:, :stop], values[:, :stop], causal=n > 1)[0]
     old, old_weight = _flash(q, keys[:, :past], values[:, :past], causal=False)
@@ -29,7 +34,10 @@ def _flash(
     """(output, log-sum-exp of the scores, float32). The kv heads are the kernel's batch axis, so
     that the query heads of a group can share k and v [kv heads, n, head_dim] without a copy.
     """
+    kernels = kernels_for(q.device)
     shared = (-1, q.shape[1], -1, -1)
     k, v = k.unsqueeze(1).expand(shared), v.unsqueeze(1).expand(shared)
+    if kernels is not None:
+        return kernels.flash(q, k, v, causal)
     out, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
     return out, weight

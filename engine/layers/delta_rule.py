@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.device import kernels_for
+
 INNER = 64
 """Tokens of an inner chunk, as in the published implementation."""
 
@@ -48,6 +50,10 @@ def solve(
 
     q and k have their final length; everything is float32.
     """
+    kernels = kernels_for(q.device)
+    if kernels is not None:
+        queries, decay, scores, fresh, reads = kernels.solve(q, k, v, g, beta)
+        return Inner(queries, k, decay, scores, fresh, reads)
     decay = g.cumsum(-1)
     # Only pairs j <= i count. Above the diagonal the difference is positive and could overflow.
     pairs = (decay.unsqueeze(2) - decay.unsqueeze(1)).tril_().exp_()
@@ -112,6 +118,10 @@ def _inner_chunks(x: torch.Tensor, size: int) -> torch.Tensor:
 
 def _sweep(inner: Inner, state: torch.Tensor) -> torch.Tensor:
     """Read and absorb m inner chunks one after the other; their o, [m * C, heads, value_dim]."""
+    kernels = kernels_for(state.device)
+    if kernels is not None:
+        parts = inner.queries, inner.keys, inner.decay, inner.scores, inner.fresh, inner.reads
+        return kernels.sweep(*parts, state)
     heads = len(state)
     last = inner.decay[:, -1:]
     keys = inner.keys * (last - inner.decay).exp_().unsqueeze(2)

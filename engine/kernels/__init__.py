@@ -1,0 +1,1 @@
+"""Triton kernels of the device path, each held to the torch code that a CPU runs."""
