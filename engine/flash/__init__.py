@@ -1,1 +1,1 @@
-"""The second architecture: sparse attention, residual streams, per-layer embeddings, n-grams."""
+"""The second architecture: sparse attention, streams, per-layer embeddings, n-grams"""

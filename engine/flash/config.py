@@ -232,7 +232,9 @@ class FlashConfig:
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint's config.json holds."""
-        return {"model_type": MODEL_TYPE, **asdict(self)}
+        shape = asdict(self)
+        # The one word that every reader of such a file looks for.
+        return {"model_type": MODEL_TYPE, "vocab_size": shape.pop("vocab"), **shape}
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], **changes: Any) -> FlashConfig:
@@ -242,11 +244,13 @@ class FlashConfig:
         if (kind := config.get("model_type")) != MODEL_TYPE:
             raise BadCheckpoint(f"config: model_type is {kind!r}, not {MODEL_TYPE!r}")
         known = {field.name for field in fields(cls)}
-        shape = {name: value for name, value in config.items() if name in known} | changes
-        needed = [name for name in _NEEDED if name not in shape]
-        if needed:
-            raise BadCheckpoint(f"config: {needed[0]} is missing")
+        named = {_WORDS.get(name, name): value for name, value in config.items()}
+        shape = {name: value for name, value in named.items() if name in known} | changes
+        for name in _NEEDED:
+            if name not in shape:
+                raise BadCheckpoint(f"config: {name} is missing")
         return cls(**shape)
 
 
+_WORDS = {"vocab_size": "vocab"}
 _NEEDED = [field.name for field in fields(FlashConfig) if field.default is MISSING]

@@ -53,20 +53,23 @@ class FlashDecoder:
 
     def __init__(self, weights: FlashWeights) -> None:
         config, tensors = weights.config, weights.tensors
-        self.config = config
+        self.config, self.table = config, weights.table
         self.recipe, self.weight_files = weights.recipe, weights.files
-        self.table = weights.table
+        self.made_by = weights.made_by
         self._embed = tensors["model.embed_tokens.weight"]
         self._head = self._embed if config.tie_embeddings else tensors["lm_head.weight"]
         self._read = tensors["model.streams.read"][None]
         self._norm = centred(tensors["model.norm.weight"], config.rms_eps)
-        self.per_layer = PerLayer(config, under(tensors, "model.ple."), weights.table)
-        shared = config.hybrid()
-        self.layers = [
-            Layer(config, shared, under(tensors, f"model.layers.{at}."), config.is_attention(at))
-            for at in range(config.layers)
-        ]
-        self.mtp = Mtp(config, under(tensors, "mtp.")) if config.draft else None
+        with weights.below("model.ple.") as ple:
+            self.per_layer = PerLayer(config, ple, weights.table)
+        self.layers, shared = list[Layer](), config.hybrid()
+        for at in range(config.layers):
+            with weights.below(f"model.layers.{at}.") as layer:
+                self.layers.append(Layer(config, shared, layer, config.is_attention(at)))
+        self.mtp: Mtp | None = None
+        if config.draft:
+            with weights.below("mtp.") as mtp:
+                self.mtp = Mtp(config, mtp)
 
     @property
     def device(self) -> torch.device:

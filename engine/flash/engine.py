@@ -12,7 +12,8 @@ from engine.adapter import Engine
 from engine.flash.config import FlashConfig
 from engine.flash.decoder import FlashDecoder, RunDelta
 from engine.flash.state import FlashState
-from engine.flash.weights import NgramRows, random_weights
+from engine.flash.table import Table
+from engine.flash.weights import random_weights
 from engine.flash.workspace import Workspace
 from engine.layers import delta_rule
 from engine.layers.block import Block
@@ -22,7 +23,50 @@ from engine.layers.rope import Angles, Rope
 from engine.machine import libraries, traits
 from engine.pictures.places import Place
 
-_FILES = ("engine/adapter.py",)
+_FILES = (
+    "engine/adapter.py",
+    "engine/config.py",
+    "engine/device.py",
+    "engine/flash/config.py",
+    "engine/flash/decoder.py",
+    "engine/flash/engine.py",
+    "engine/flash/indexer.py",
+    "engine/flash/mtp.py",
+    "engine/flash/ple.py",
+    "engine/flash/rows.py",
+    "engine/flash/sparse_attention.py",
+    "engine/flash/state.py",
+    "engine/flash/streams.py",
+    "engine/flash/table.py",
+    "engine/flash/table_cold.py",
+    "engine/flash/table_file.py",
+    "engine/flash/table_handle.py",
+    "engine/flash/table_hot.py",
+    "engine/flash/table_lane.py",
+    "engine/flash/table_warm.py",
+    "engine/flash/weights.py",
+    "engine/flash/workspace.py",
+    "engine/kernels/attend_device.py",
+    "engine/kernels/decode_attention.py",
+    "engine/kernels/delta_scan.py",
+    "engine/kernels/rows_e4m3.py",
+    "engine/layers/attend.py",
+    "engine/layers/attention.py",
+    "engine/layers/block.py",
+    "engine/layers/conv.py",
+    "engine/layers/delta_net.py",
+    "engine/layers/delta_rule.py",
+    "engine/layers/draft.py",
+    "engine/layers/e4m3.py",
+    "engine/layers/kv.py",
+    "engine/layers/mlp.py",
+    "engine/layers/moe.py",
+    "engine/layers/norm.py",
+    "engine/layers/rope.py",
+    "engine/moe_config.py",
+    "engine/vision_config.py",
+    "engine/weights.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +119,10 @@ class Flash(Engine):
         window: int,
         cost: Cost | None = None,
         block_logits: bool = True,
-        table: NgramRows | None = None,
-        table_recipe: str = "",
+        table: Table | None = None,
     ) -> Flash:
         """An engine over weights drawn from `seed`; without a table one in memory is drawn too."""
-        decoder = FlashDecoder(random_weights(config, seed, table, table_recipe))
+        decoder = FlashDecoder(random_weights(config, seed, table))
         return cls(decoder, grid=grid, window=window, cost=cost, block_logits=block_logits)
 
     def twin(self, window: int) -> Flash:
@@ -116,7 +159,8 @@ class Flash(Engine):
         """What computes stored rows, the n-gram table among it; the window does not."""
         decoder, config = self.decoder, self.decoder.config
         knobs = {field.name: str(getattr(config, field.name)) for field in fields(config)}
-        made_by = _FILES, knobs, decoder.recipe, self.grid, libraries(), traits()
+        files = tuple(sorted((*_FILES, *decoder.made_by)))
+        made_by = files, knobs, decoder.recipe, self.grid, libraries(), traits()
         return Manifest(*made_by, weight_files=decoder.weight_files)
 
     # forward

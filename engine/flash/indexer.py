@@ -1,4 +1,4 @@
-"""Which blocks a query attends: pooled index keys, their scores, and the choice (docs/flash.md)"""
+"""Which blocks a query attends: pooled index keys, their scores and the choice"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scores(queries: torch.Tensor, weights: torch.Tensor, blocks: torch.Tensor) -
     n, heads, dim = queries.shape
     flat = torch.mm(queries.reshape(-1, dim).float(), blocks.t()).relu_().view(n, heads, -1)
     wide = weights.float() * dim**-0.5
-    total = flat[:, 0] * wide[:, :1]
+    total: torch.Tensor = flat[:, 0] * wide[:, :1]
     for head in range(1, heads):
         total.addcmul_(flat[:, head], wide[:, head : head + 1])
     return total

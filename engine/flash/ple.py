@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.flash.config import HASH_FACTOR, HASH_PRIME, FlashConfig
-from engine.flash.weights import NgramRows
+from engine.flash.table import Table
 from engine.layers.conv import causal_conv
 
 
@@ -16,7 +16,7 @@ class PerLayer:
     """What gives every token an embedding for each layer; shared by all sequences."""
 
     def __init__(
-        self, config: FlashConfig, tensors: Mapping[str, torch.Tensor], table: NgramRows
+        self, config: FlashConfig, tensors: Mapping[str, torch.Tensor], table: Table
     ) -> None:
         """`tensors` by their names inside `model.ple.`."""
         self._longest, self._table_rows = config.ngram, config.ngram_rows
@@ -35,7 +35,8 @@ class PerLayer:
         """
         tokens = torch.cat((context, ids + 1))
         keys = ngram_keys(tokens, self._longest, self._table_rows)
-        found = self._table.rows(keys.flatten()).to(self._proj)
+        # The table lies on the host wherever the weights are.
+        found = self._table.rows(keys.flatten().cpu()).to(self._proj)
         stream = F.embedding(ids, self._embed) + F.linear(found.view(len(ids), -1), self._proj)
         mixed, joined = causal_conv(stream, tail, self._taps)
         return mixed, tokens, joined

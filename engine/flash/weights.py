@@ -1,27 +1,18 @@
-"""Weights of the flash model by name: their shapes, a random draw, and a check of given ones"""
+"""Weights of the flash model by name: their shapes, and a random draw"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
-from engine.bad import BadCheckpoint
 from engine.flash.config import FlashConfig
-from engine.weights import DECAY_FASTEST, DECAY_SLOWEST, Shape, digest
-
-AS_STORED = ("A_log", "dt_bias")
-"""Keep the dtype they were stored in: they are only ever used in float32."""
-
-
-class NgramRows(Protocol):
-    """What the model asks of its n-gram table."""
-
-    def rows(self, keys: torch.Tensor) -> torch.Tensor:
-        """Rows [n, width] of int64 keys [n] in [0, rows)."""
+from engine.flash.table import MemoryTable, Table
+from engine.weights import DECAY_FASTEST, DECAY_SLOWEST, Shape, nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +21,22 @@ class FlashWeights:
 
     config: FlashConfig
     tensors: Mapping[str, torch.Tensor]
-    table: NgramRows
+    table: Table
     recipe: str
     """How to get the same bits again: a seed, a digest of the content, or the files."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Paths of the files they were read from, the table's among them, to a digest of each."""
+    made_by: tuple[str, ...] = ()
+    """Modules, beside this one, whose code decides their bits."""
+    release: Callable[[], None] = nothing
+    """Gives back the memory of what was read from files and is not held; views stay good."""
 
-
-class MemoryTable:
-    """An n-gram table that is a tensor [rows, width], for models without files."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-    def rows(self, keys: torch.Tensor) -> torch.Tensor:
-        """Rows [n, width] of int64 keys [n]."""
-        return self.tensor.index_select(0, keys)
-
-    def resident_bytes(self) -> int:
-        """None of it is page cache."""
-        return 0
-
-    def close(self) -> None:
-        """Nothing is open."""
+    @contextmanager
+    def below(self, prefix: str) -> Iterator[dict[str, torch.Tensor]]:
+        """The tensors below `prefix` by the rest of their names, read here and given back after."""
+        names = [name for name in self.tensors if name.startswith(prefix)]
+        yield {name.removeprefix(prefix): self.tensors[name] for name in names}
+        self.release()
 
 
 def expected_shapes(config: FlashConfig) -> dict[str, Shape]:
@@ -145,12 +129,13 @@ def _ple_shapes(config: FlashConfig) -> dict[str, Shape]:
 
 
 def random_weights(
-    config: FlashConfig, seed: int, table: NgramRows | None = None, table_recipe: str = ""
+    config: FlashConfig, seed: int, table: Table | None = None, silent: Sequence[int] = ()
 ) -> FlashWeights:
     """Weights drawn in float32 from `seed`, then rounded to the config's dtype.
 
-    Without a table one is drawn from the same seed and held in memory; `table_recipe` says what
-    a given one holds.
+    Without a table one is drawn from the same seed and held in memory. Greedy decoding never writes
+    `silent` tokens: their output rows are zero, and with them their logits, which the highest of
+    many others is above.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors = {
@@ -158,10 +143,14 @@ def random_weights(
         for name, shape in expected_shapes(config).items()
     }
     recipe = f"random seed={seed}"
+    if silent:
+        assert not config.tie_embeddings, "a token that is silent is still read"
+        tensors["lm_head.weight"][list(silent)] = 0
+        recipe += f" silent={hashlib.sha256(repr(sorted(silent)).encode()).hexdigest()[:16]}"
     if table is None:
-        noise = torch.empty(config.ngram_rows, config.ngram_width).normal_(generator=generator)
-        return FlashWeights(config, tensors, MemoryTable(noise.to(config.torch_dtype)), recipe)
-    return FlashWeights(config, tensors, table, f"{recipe} table={table_recipe}")
+        size = {"rows": config.ngram_rows, "width": config.ngram_width}
+        table = MemoryTable.random(**size, dtype=config.torch_dtype, seed=seed)
+    return FlashWeights(config, tensors, table, f"{recipe} table={table.digest()}")
 
 
 def _draw(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
@@ -187,27 +176,3 @@ def _draw(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
     # As in the hybrid's draw: in_proj_a moves a token's decay around its head's own rate.
     scale = 0.5 if name.endswith("in_proj_a.weight") else 1.0
     return noise * (scale / math.sqrt(shape[-1]))
-
-
-def weights_from(
-    config: FlashConfig,
-    tensors: Mapping[str, torch.Tensor],
-    table: NgramRows,
-    recipe: str | None = None,
-    files: Mapping[str, str] | None = None,
-) -> FlashWeights:
-    """Check `tensors` against `config` and cast them; without a recipe the content is digested.
-
-    Raises BadCheckpoint naming the first tensor that is missing or misshapen.
-    """
-    kept: dict[str, torch.Tensor] = {}
-    for name, shape in expected_shapes(config).items():
-        if name not in tensors:
-            raise BadCheckpoint(f"weights: {name} is missing")
-        tensor = tensors[name].detach()
-        if tuple(tensor.shape) != shape:
-            raise BadCheckpoint(f"weights: {name} is {tuple(tensor.shape)}, not {shape}")
-        if not tensor.is_floating_point():
-            raise BadCheckpoint(f"weights: {name} is {tensor.dtype}, not a floating-point type")
-        kept[name] = tensor if name.endswith(AS_STORED) else tensor.to(config.torch_dtype)
-    return FlashWeights(config, kept, table, recipe or f"sha256 {digest(kept)}", files or {})

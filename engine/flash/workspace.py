@@ -1,4 +1,4 @@
-"""What a prefill takes beside weights and buffers: floor, slope and cap, from the sizes alone"""
+"""What a prefill takes beside weights and buffers: floor, slope and cap, from the sizes"""
 
 from __future__ import annotations
 
