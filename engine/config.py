@@ -49,7 +49,7 @@ class HybridConfig:
     draft: bool = True
     """Whether there are multi-token-prediction layers that propose drafts."""
     draft_layers: int = 1
-    """How many there are, one for each of the next guesses, taken in turn."""
+    """How many there are, one after the other; the published checkpoints have one."""
     kv: str = "model"
     """How rows of keys and values are kept: "model" is the model's dtype, "e4m3" eight bits."""
     mrope_section: tuple[int, int, int] = (11, 11, 10)
@@ -158,5 +158,25 @@ class HybridConfig:
             "value_dim": 16,
             "intermediate": 64,
             "vision": VisionConfig.small(),
+        }
+        return cls(**{**shape, **changes})
+
+    @classmethod
+    def qwen_27b(cls, **changes: Any) -> HybridConfig:
+        """The text model of the published Qwen3.5 27B, in bfloat16."""
+        shape: dict[str, Any] = {
+            "vocab": 248_320,
+            "hidden": 5_120,
+            "layers": 64,
+            "q_heads": 24,
+            "kv_heads": 4,
+            "head_dim": 256,
+            "key_heads": 16,
+            "value_heads": 48,
+            "key_dim": 128,
+            "value_dim": 128,
+            "intermediate": 17_408,
+            "dtype": "bfloat16",
+            "tie_embeddings": False,
         }
         return cls(**{**shape, **changes})

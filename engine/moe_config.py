@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from engine.bad import BadCheckpoint
 
@@ -42,13 +43,18 @@ class MoeConfig:
         """Whether layer number `layer` has experts."""
         return (layer + 1) % self.every == 0 and layer not in self.dense
 
+    def floats(self, hidden: int) -> int:
+        """Floats a row while a chunk goes through the experts, the chunk's own among them."""
+        at_experts = 3 * self.per_token * hidden + 3 * self.intermediate
+        return at_experts + 4 * hidden + 3 * self.shared_intermediate + 2 * self.experts
+
     @classmethod
-    def small(cls, **changes: object) -> MoeConfig:
+    def small(cls, **changes: Any) -> MoeConfig:
         """A few narrow experts for the small models."""
-        shape: dict[str, object] = {
+        shape: dict[str, Any] = {
             "experts": 7,
             "per_token": 3,
             "intermediate": 24,
             "shared_intermediate": 40,
         }
-        return cls(**{**shape, **changes})  # type: ignore[arg-type]
+        return cls(**{**shape, **changes})

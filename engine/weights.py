@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,6 +33,10 @@ _NESTED = "model.language_model."
 DECAY_SLOWEST, DECAY_FASTEST = 0.001, 0.1
 
 
+def nothing() -> None:
+    """Weights in memory have nothing to give back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """A complete set of tensors for `config`, checked, in the config's dtype.
@@ -45,6 +50,17 @@ class Weights:
     """How to get the same bits again: a seed, a digest of the content, or the files."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Paths of the files they were read from, to a digest of each."""
+    made_by: tuple[str, ...] = ()
+    """Modules, beside this one, whose code decides their bits."""
+    release: Callable[[], None] = nothing
+    """Gives back the memory of what was read from files and is not held; views stay good."""
+
+    @contextmanager
+    def below(self, prefix: str) -> Iterator[dict[str, torch.Tensor]]:
+        """The tensors below `prefix` by the rest of their names, read here and given back after."""
+        names = [name for name in self.tensors if name.startswith(prefix)]
+        yield {name.removeprefix(prefix): self.tensors[name] for name in names}
+        self.release()
 
 
 def expected_shapes(config: HybridConfig) -> dict[str, Shape]:
@@ -225,9 +241,13 @@ def weights_from(
             raise BadCheckpoint(f"weights: {name} is {tuple(tensor.shape)}, not {shape}")
         if not tensor.is_floating_point():
             raise BadCheckpoint(f"weights: {name} is {tensor.dtype}, not a floating-point type")
-        as_stored = name.endswith(("A_log", "dt_bias"))
-        kept[name] = tensor if as_stored else tensor.to(config.torch_dtype)
+        kept[name] = tensor if as_stored(name) else tensor.to(config.torch_dtype)
     return Weights(config, kept, recipe or f"sha256 {digest(kept)}")
+
+
+def as_stored(name: str) -> bool:
+    """Whether a tensor keeps the dtype it is stored in: decay rates are read in float32."""
+    return name.endswith(("A_log", "dt_bias"))
 
 
 def read_safetensors(config: HybridConfig, files: Sequence[str]) -> Weights:

@@ -12,7 +12,7 @@ from engine.layers.attention import Attention
 from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import Draft, under
 from engine.layers.kv import Kv
-from engine.layers.mlp import Mlp
+from engine.layers.moe import mlp_of
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
 from engine.layers.vision import Tower
@@ -23,7 +23,7 @@ RunDelta = Callable[[int, DeltaNet, torch.Tensor], torch.Tensor]
 
 
 class Layer:
-    """A mixer, gated delta net or attention, and an MLP, each behind its norm."""
+    """A mixer, gated delta net or attention, and an MLP or experts, each behind its norm."""
 
     def __init__(
         self, config: HybridConfig, tensors: dict[str, torch.Tensor], attention: bool
@@ -33,7 +33,7 @@ class Layer:
             if attention
             else DeltaNet(config, under(tensors, "linear_attn."))
         )
-        self.mlp = Mlp(under(tensors, "mlp."))
+        self.mlp = mlp_of(config.moe, under(tensors, "mlp."))
         self.before = centred(tensors["input_layernorm.weight"], config.rms_eps)
         self.after = centred(tensors["post_attention_layernorm.weight"], config.rms_eps)
 
@@ -42,20 +42,29 @@ class Decoder:
     """The whole model without any sequence: it is never written to, so engines share it."""
 
     def __init__(self, weights: Weights) -> None:
-        config, tensors = weights.config, weights.tensors
+        config = weights.config
         self.config = config
         self.recipe, self.weight_files = weights.recipe, weights.files
-        self._embed = tensors["model.embed_tokens.weight"]
+        self.made_by = weights.made_by
+        # Part by part, so that of weights in files no more than a part is held twice.
+        with weights.below("model.embed_tokens.") as tensors:
+            self._embed = tensors["weight"]
         self.device = self._embed.device
-        self._head = self._embed if config.tie_embeddings else tensors["lm_head.weight"]
-        self._norm = centred(tensors["model.norm.weight"], config.rms_eps)
-        self.layers = [
-            Layer(config, under(tensors, f"model.layers.{at}."), config.is_attention(at))
-            for at in range(config.layers)
-        ]
-        self.draft = Draft(config, under(tensors, "mtp.")) if config.draft else None
-        visual = under(tensors, "model.visual.")
-        self.tower = Tower(config.vision, visual, config.torch_dtype) if config.vision else None
+        with weights.below("lm_head.") as tensors:
+            self._head = self._embed if config.tie_embeddings else tensors["weight"]
+        with weights.below("model.norm.") as tensors:
+            self._norm = centred(tensors["weight"], config.rms_eps)
+        self.layers = [self._layer(weights, at) for at in range(config.layers)]
+        with weights.below("mtp.") as tensors:
+            self.draft = Draft(config, tensors) if config.draft else None
+        with weights.below("model.visual.") as tensors:
+            self.tower = (
+                Tower(config.vision, tensors, config.torch_dtype) if config.vision else None
+            )
+
+    def _layer(self, weights: Weights, at: int) -> Layer:
+        with weights.below(f"model.layers.{at}.") as tensors:
+            return Layer(weights.config, tensors, weights.config.is_attention(at))
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [n, hidden] of n token ids."""

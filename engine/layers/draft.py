@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from engine.config import HybridConfig
 from engine.layers.attention import Attention
 from engine.layers.kv import Kv
-from engine.layers.mlp import Mlp
+from engine.layers.moe import mlp_of
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
 
 
 class DraftLayer:
-    """Attention and an MLP, each behind its norm, as in the model's own layers."""
+    """Attention and an MLP or experts, each behind its norm, as in the model's own layers."""
 
     def __init__(self, config: HybridConfig, tensors: dict[str, torch.Tensor]) -> None:
         """`tensors` by their names inside `mtp.layers.N.`."""
         self._attention = Attention(config, under(tensors, "self_attn."))
-        self._mlp = Mlp(under(tensors, "mlp."))
+        self._mlp = mlp_of(config.moe, under(tensors, "mlp."))
         self._before = centred(tensors["input_layernorm.weight"], config.rms_eps)
         self._after = centred(tensors["post_attention_layernorm.weight"], config.rms_eps)
 
