@@ -32,6 +32,10 @@ class Stack:
         self.views = tuple(
             View(view, tensor, ROW_AXIS) for view, tensor in zip(names, rows + scales, strict=False)
         )
+        wide = torch.float32.itemsize + dtype.itemsize
+        self.read_bytes = 2 * config.kv_heads * config.head_dim * wide if coded else 0
+        """At most, of one row while a layer reads it: codes become floats, those the model's dtype.
+        Plain rows are read where they lie."""
         # Made once: taking the views apart at every call would cost as much as their arithmetic on
         # a narrow model.
         self.layers = [
