@@ -90,5 +90,6 @@ def e4m3(x: jax.Array) -> jax.Array:
     scale = jnp.max(jnp.abs(x), -1, keepdims=True) / E4M3_MAX
     small = x / jnp.where(scale > 0, scale, 1)
     _, exponent = jnp.frexp(small)  # |small| in [2^(exponent - 1), 2^exponent)
-    step = jnp.exp2(jnp.maximum(exponent - 1, -6) - 3.0)
+    # Not exp2, which is off by a bit.
+    step = jnp.ldexp(jnp.ones_like(small), jnp.maximum(exponent - 1, -6) - 3)
     return jnp.round(small / step) * step * scale
