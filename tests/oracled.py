@@ -24,7 +24,7 @@ def bound(layers: int, terms: int = 80, size: float = 4.0) -> float:
     a layer (into and out of the mixer, into and out of the MLP) and the head's, each of which takes
     the errors before it over as they are: the weights keep a value's size. Scores, decays and
     rotary angles (a float32 product, off by 2^-24 of up to 150) add less than the sums' worst case,
-    in which every rounding goes the same way: 5 to 20 % of the bound is seen.
+    in which every rounding goes the same way: 2 to 20 % of the bound is seen.
     """
     return (4 * layers + 1) * terms * size * UNIT
 
