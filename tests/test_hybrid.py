@@ -23,7 +23,7 @@ from engine.config import HybridConfig
 from engine.decode import decode
 from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
-from engine.naive import DeltaState, Naive, Rows
+from engine.oracle.hybrid import Oracle
 from engine.sampling import Greedy
 from engine.weights import random_weights
 
@@ -82,35 +82,24 @@ def same_bits(got: list[torch.Tensor], want: list[torch.Tensor]) -> bool:
 
 
 @cache
-def reference(config: HybridConfig, count: int) -> tuple[Naive, torch.Tensor]:
+def reference(config: HybridConfig, count: int) -> tuple[Oracle, torch.Tensor]:
     """The float64 model after `ids_of(count)`, and all their logits."""
-    naive = Naive(config, random_weights(config, 3).tensors, torch.float64)
-    return naive, torch.stack([naive.step(int(token)) for token in ids_of(count)])
+    oracle = Oracle(config, random_weights(config, 3).tensors)
+    return oracle, oracle.read(ids_of(count).tolist())
 
 
-def memory_of(naive: Naive) -> list[torch.Tensor]:
+def memory_of(oracle: Oracle) -> list[torch.Tensor]:
     """In the order of `copied`."""
-    deltas = [memory for memory in naive.memory if isinstance(memory, DeltaState)]
-    rows = [memory for memory in naive.memory if isinstance(memory, Rows)]
-    stacked = [
-        torch.stack([torch.stack(getattr(row, side), 1) for row in rows])
-        for side in ("keys", "values")
-    ]
-    sections = [torch.stack([d.s for d in deltas]), torch.stack([d.tail for d in deltas])]
-    if not naive.config.draft:
-        return sections + stacked
-    sides = naive.draft_rows.keys, naive.draft_rows.values
-    draft = [torch.stack(side, 1)[None] for side in sides]
-    return [*sections, naive.hidden, *stacked, *draft]
+    return list(oracle.state().values())
 
 
 @pytest.mark.parametrize("grid", [7, 16, 64, 128])
 def test_prefill_on_any_grid_is_the_reference(grid: int) -> None:
     ids = ids_of(150)
-    naive, logits = reference(CONFIG, len(ids))
+    oracle, logits = reference(CONFIG, len(ids))
     engine = hybrid(grid=grid)
     near([feed(engine, ids)], [logits[-1]], LOGITS)
-    near(copied(engine), memory_of(naive))
+    near(copied(engine), memory_of(oracle))
 
 
 @pytest.mark.parametrize(
@@ -125,20 +114,20 @@ def test_prefill_on_any_grid_is_the_reference(grid: int) -> None:
 def test_other_shapes_are_the_reference(changes: dict[str, int | float | bool]) -> None:
     config = HybridConfig.tiny(**changes)
     ids = ids_of(100)
-    naive, logits = reference(config, len(ids))
+    oracle, logits = reference(config, len(ids))
     engine = hybrid(config)
     near([feed(engine, ids)], [logits[-1]], LOGITS)
-    near(copied(engine), memory_of(naive))
+    near(copied(engine), memory_of(oracle))
 
 
 def test_bfloat16_follows_the_reference_loosely() -> None:
     """Eight bits a step over four layers: a wrong formula is off by the logits' own size, 1."""
     config = HybridConfig.tiny(dtype="bfloat16")
     ids = ids_of(100)
-    naive, logits = reference(config, len(ids))
+    oracle, logits = reference(config, len(ids))
     engine = hybrid(config)
     near([feed(engine, ids)], [logits[-1]], 0.15)
-    near(copied(engine), memory_of(naive), 0.25)
+    near(copied(engine), memory_of(oracle), 0.25)
 
 
 # verify blocks
@@ -318,7 +307,7 @@ def text_of(engine: Hybrid, logits: torch.Tensor, drafts: int) -> list[int]:
 
 def test_drafts_are_the_references() -> None:
     ids = ids_of(140)
-    naive, logits = reference(CONFIG, len(ids))
+    oracle, logits = reference(CONFIG, len(ids))
     engine = hybrid()
     feed(engine, ids[:100])
     engine.verify(ids[100:105])
@@ -326,7 +315,7 @@ def test_drafts_are_the_references() -> None:
     engine.verify(ids[105:140])
     engine.accept(35)
     token = int(logits[-1].argmax())
-    assert engine.draft(token, 4) == naive.draft(token, 4)
+    assert engine.draft(token, 4) == oracle.draft(token, 4)
 
 
 def test_drafting_changes_nothing_that_is_committed_and_stops_at_the_window() -> None:

@@ -2,7 +2,7 @@
 
 Goal: engine.layers.sight gives the rows of pictures and the positions of all rows as the published
 family does, wherever chunks are cut, and decoding, drafts and blocks go on from there. Method: the
-token-by-token reference with a loop over positions; the whole multimodal model of another
+oracle (engine.oracle.hybrid), with a loop over positions; the whole multimodal model of another
 implementation (transformers) with the same weights; hypothesis over prompts for the positions.
 """
 
@@ -20,20 +20,20 @@ from hypothesis import strategies as st
 from test_vision import drawn, published
 
 from cache.types import Ids
-from engine import naive
-from engine.checkpoint.shape import hybrid_config
+from engine.checkpoint.open import open_weights
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.layers.rope import Rope
 from engine.layers.sight import Sight
 from engine.layers.vision import Tower
-from engine.naive_vision import tower as naive_tower
+from engine.oracle.hybrid import Oracle, Position, positions
+from engine.oracle.vision import tower as oracle_tower
 from engine.pictures.encoded import Encoded
 from engine.pictures.picture import Picture
 from engine.pictures.places import Place
 from engine.vision_config import VisionConfig
-from engine.weights import Weights, random_weights, read_safetensors
+from engine.weights import Weights, random_weights
 
 # Half of a head's channels turn, four angles, so that all three directions count.
 CONFIG = HybridConfig.tiny(rotary_fraction=0.5, vision=VisionConfig.small())
@@ -66,31 +66,30 @@ def feed(of: Hybrid, ids: Ids, start: int = 0) -> torch.Tensor:
     return logits
 
 
-def reference() -> tuple[naive.Naive, list[torch.Tensor]]:
+def reference() -> tuple[Oracle, torch.Tensor]:
     """The float64 model after PARTS, and the logits of each row."""
-    model = naive.Naive(CONFIG, WEIGHTS.tensors, torch.float64)
+    model = Oracle(CONFIG, WEIGHTS.tensors)
     prefix = "model.visual."
     w = {n.removeprefix(prefix): t for n, t in WEIGHTS.tensors.items() if n.startswith(prefix)}
     rows: list[int | torch.Tensor] = []
     for part in PARTS:
         if isinstance(part, Picture):
             assert CONFIG.vision is not None and part.patches is not None
-            rows += naive_tower(CONFIG.vision, w, part.patches, part.grid).unbind()
+            rows += oracle_tower(CONFIG.vision, w, part.patches, part.grid).unbind()
         else:
             rows += part.tolist()
     where = [merged(part) if isinstance(part, Picture) else len(part) for part in PARTS]
-    places = naive.positions(where)
-    return model, [model.step(row, at) for row, at in zip(rows, places, strict=True)]
+    return model, model.read(rows, positions(where))
 
 
 @pytest.fixture(scope="module")
-def want() -> tuple[naive.Naive, list[torch.Tensor]]:
+def want() -> tuple[Oracle, torch.Tensor]:
     return reference()
 
 
 @pytest.mark.parametrize("grid", [7, 24, 64, 200])
 def test_a_prompt_with_pictures_is_the_reference(
-    grid: int, want: tuple[naive.Naive, list[torch.Tensor]]
+    grid: int, want: tuple[Oracle, torch.Tensor]
 ) -> None:
     model, logits = want
     of = engine(grid)
@@ -103,40 +102,34 @@ def test_a_prompt_with_pictures_is_the_reference(
     sections = {section.name: section.tensor for section in of.cache_state().sections}
     assert sections["rope.shift"].tolist() == [ONE.rows - 5 + OTHER.rows - 4]
     views = {view.name: view.rows(0, len(IDS)).double() for view in of.cache_state().views}
-    for name, rows in (("K", model.memory[3]), ("draft.K", model.draft_rows)):
-        assert isinstance(rows, naive.Rows)
-        got = views[name][0]
-        torch.testing.assert_close(got, torch.stack(rows.keys, 1), atol=MEMORY, rtol=0.0)
+    for name in ("K", "draft.K"):
+        torch.testing.assert_close(views[name], model.state()[name], atol=MEMORY, rtol=0.0)
 
 
-def test_drafts_and_blocks_go_on_at_the_shifted_positions(
-    want: tuple[naive.Naive, list[torch.Tensor]],
-) -> None:
+def test_drafts_and_blocks_go_on_at_the_shifted_positions() -> None:
     model = reference()[0]
     of = engine()
     of.look(IDS, [ONE, OTHER], 0)
     feed(of, IDS)
-    start = naive.positions([merged(p) if isinstance(p, Picture) else len(p) for p in PARTS])
+    start = positions([merged(p) if isinstance(p, Picture) else len(p) for p in PARTS])
     at = start[-1][0] + 1
     assert at < len(IDS)
     assert of.draft(17, 4) == model.draft(17, 4, at)
     # Few guesses hang on a position: the rows that the draft layer wrote for them do.
-    rows = naive.Rows(list(model.draft_rows.keys), list(model.draft_rows.values))
-    model.draft_step(17, model.hidden, rows, (at, at, at))
     view = next(view for view in of.cache_state().views if view.name == "draft.K")
-    got = view.rows(len(IDS), len(IDS) + 1)[0, :, 0].double()
-    torch.testing.assert_close(got, rows.keys[-1], atol=MEMORY, rtol=0.0)
+    got = view.rows(len(IDS), len(IDS) + 1).double()
+    torch.testing.assert_close(got, model.guess(17, at)["draft.K"], atol=MEMORY, rtol=0.0)
     answer = [17, 5, 300, 44, 12]
-    wanted = [model.step(token, (at + i,) * 3) for i, token in enumerate(answer)]
+    wanted = model.read(answer, [(at + i,) * 3 for i in range(len(answer))])
     got = of.verify(np.array(answer[:3], np.int32))
     of.accept(2)
     assert of.draft(300, 2)
     more = of.verify(np.array(answer[2:], np.int32))
     both = torch.cat([got[:2], more]).double()
-    torch.testing.assert_close(both, torch.stack(wanted), atol=LOGITS, rtol=0.0)
+    torch.testing.assert_close(both, wanted, atol=LOGITS, rtol=0.0)
 
 
-def test_one_position_off_is_seen(want: tuple[naive.Naive, list[torch.Tensor]]) -> None:
+def test_one_position_off_is_seen(want: tuple[Oracle, torch.Tensor]) -> None:
     """How far the bounds above are from a fault: a shift that is off by one."""
     of = engine()
     of.look(IDS, [ONE, OTHER], 0)
@@ -164,7 +157,7 @@ TEXTS = st.integers(1, 30)
 def test_positions_are_the_loops_wherever_chunks_are_cut(
     parts: list[tuple[int, tuple[int, int]]], last: int, data: st.DataObject
 ) -> None:
-    where: list[int | naive.Position] = []
+    where: list[int | Position] = []
     places, row = [], 0
     for count, (h, w) in parts:
         picture = drawn(2 * h, 2 * w)
@@ -172,7 +165,7 @@ def test_positions_are_the_loops_wherever_chunks_are_cut(
         places.append(Place(row + count, row + count + picture.rows, picture))
         row += count + picture.rows
     row += last
-    wanted = torch.tensor(naive.positions([*where, last]))
+    wanted = torch.tensor(positions([*where, last]))
     of = sight()
     of.look(tuple(places), 0)
     cuts = sorted(data.draw(st.sets(st.integers(1, row), max_size=6)) | {row})
@@ -282,10 +275,9 @@ def theirs(tmp_path: Path, dtype: str) -> tuple[Any, Weights]:
     loaded = model.load_state_dict(tensors, strict=False)
     assert not loaded.unexpected_keys and set(loaded.missing_keys) <= {"lm_head.weight"}
     model.save_pretrained(tmp_path)
-    read = hybrid_config(model.config.to_dict())
-    assert read == config
-    files = [str(file) for file in tmp_path.glob("*.safetensors")]
-    return model, read_safetensors(read, files)
+    read = open_weights(tmp_path)
+    assert read.config == config
+    return model, read
 
 
 @pytest.mark.parametrize("dtype, bound", [("float32", 3e-5), ("bfloat16", 0.3)])

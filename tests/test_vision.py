@@ -1,7 +1,7 @@
 """The vision tower.
 
 Goal: engine.layers.vision computes the published formulas, and what it gives hangs on nothing but
-the picture. Method: engine.naive_vision, patch by patch in float64, on pictures of several shapes;
+the picture. Method: engine.oracle.vision, in float64, on pictures of several shapes;
 the tower of another implementation (transformers) with the same weights; bits compared under other
 thread counts, after other pictures and at other addresses. Bounds as in test_hybrid: absolute, on
 values of order one.
@@ -19,7 +19,7 @@ import torch
 from engine.config import HybridConfig, VisionConfig
 from engine.layers import vision
 from engine.layers.vision import Tower, in_blocks, one_thread
-from engine.naive_vision import tower as naive_tower
+from engine.oracle.vision import tower as oracle_tower
 from engine.pictures.patches import named
 from engine.pictures.picture import Picture
 from engine.weights import random_weights
@@ -52,7 +52,7 @@ def test_is_the_reference(grid: tuple[int, int], dtype: str) -> None:
     config = HybridConfig.tiny(vision=VisionConfig.small(), dtype=dtype)
     picture = drawn(*grid)
     assert config.vision is not None and picture.patches is not None
-    wanted = naive_tower(config.vision, visual(config), picture.patches, picture.grid)
+    wanted = oracle_tower(config.vision, visual(config), picture.patches, picture.grid)
     got = tower(config)(picture)
     assert got.shape == (picture.rows, config.hidden) and got.dtype is config.torch_dtype
     torch.testing.assert_close(got.double(), wanted, atol=BOUND[dtype], rtol=0.0)
@@ -66,7 +66,7 @@ def test_other_shapes_are_the_reference(changes: dict[str, int]) -> None:
     config = HybridConfig.tiny(vision=VisionConfig.small(**changes))
     picture = drawn(6, 8)
     assert config.vision is not None and picture.patches is not None
-    wanted = naive_tower(config.vision, visual(config), picture.patches, picture.grid)
+    wanted = oracle_tower(config.vision, visual(config), picture.patches, picture.grid)
     torch.testing.assert_close(tower(config)(picture).double(), wanted, atol=2e-5, rtol=0.0)
 
 

@@ -87,20 +87,21 @@ class FlashOracle:
         return guesses
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Sections, and views' rows of all tokens, by their names and in their shapes."""
+        """Sections, then views' rows of all tokens, by their names, in their shapes and order."""
         deltas = [memory for memory in self._memory if isinstance(memory, DeltaState)]
         found = {f"gdn.S.{n}": back(state.s) for n, state in enumerate(deltas)}
         found |= {f"gdn.conv.{n}": back(state.tail) for n, state in enumerate(deltas)}
         context = [0] * self.config.ngram + [token + 1 for token in self._tokens]
         found["ple.conv"] = back(self._tail)
         found["ple.context"] = torch.tensor(context[len(context) - self.config.ngram + 1 :])
+        if self.config.draft:
+            found["mtp.last"] = back(self._streams)
         rows = [memory for memory in self._memory if isinstance(memory, IndexedRows)]
         count = len(self._tokens)
         found["K"] = torch.stack([back(of.keys)[:, :count] for of in rows])
         found["V"] = torch.stack([back(of.values)[:, :count] for of in rows])
         found["index.K"] = torch.stack([back(of.index)[:count] for of in rows])
         if self.config.draft:
-            found["mtp.last"] = back(self._streams)
             found["mtp.K"] = back(self._mtp_rows.keys)[:, :count]
             found["mtp.V"] = back(self._mtp_rows.values)[:, :count]
             found["mtp.index.K"] = back(self._mtp_rows.index)[:count]

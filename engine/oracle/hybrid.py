@@ -99,20 +99,19 @@ class Oracle:
         return _named(rows, slice(self._count, self._count + 1))
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Sections, and views' rows of all tokens, by their names and in their shapes."""
+        """Sections, then views' rows of all tokens, by their names, in their shapes and order."""
         deltas = [memory for memory in self._memory if isinstance(memory, DeltaState)]
         rows = [memory for memory in self._memory if isinstance(memory, Rows)]
         found = {
             "gdn.S": torch.stack([back(state.s) for state in deltas]),
             "gdn.conv": torch.stack([back(state.tail) for state in deltas]),
         }
+        if self._drafts:
+            found["draft.h"] = back(self._hidden)
         for name, side in zip(("K", "V"), _SIDES, strict=True):
             cut = [back(getattr(of, side))[:, : self._count] for of in rows]
             found[name] = torch.stack(cut)
-        if self._drafts:
-            found["draft.h"] = back(self._hidden)
-            found |= _named(self._draft_rows, slice(self._count))
-        return found
+        return found | (_named(self._draft_rows, slice(self._count)) if self._drafts else {})
 
     def _guessed(
         self, rows: list[Rows], embedded: jax.Array, before: jax.Array, position: np.ndarray
