@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -93,6 +93,12 @@ def kernels_for(device: torch.device) -> Kernels | None:
     return None if device.type != "cuda" else _triton_kernels()
 
 
+def kernel_files(device: torch.device) -> tuple[str, ...]:
+    """What computes on a device beside the modules that ask for its kernels, for the manifest."""
+    kernels = kernels_for(device)
+    return () if kernels is None else ("engine/device.py", *kernels.files)
+
+
 @cache
 def _triton_kernels() -> Kernels:
     """Raises ImportError where Triton is missing."""
@@ -124,15 +130,30 @@ def _where_the_first_lies(kernel: Callable[P, R]) -> Callable[P, R]:
     return started
 
 
+class Moved(Mapping[str, torch.Tensor]):
+    """Tensors of another mapping on a device, each taken there when it is asked for."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], device: torch.device) -> None:
+        self._tensors, self._device = tensors, device
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors[name].to(self._device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
 def moved(weights: Weights, device: torch.device) -> Weights:
-    """The same weights with every tensor on `device`; the same object when they are there.
+    """The same weights on `device`, for a decoder to take: each tensor goes there as it is read.
 
     What a recipe or a digest says of them stays true: a move changes no bit.
     """
-    if all(tensor.device == device for tensor in weights.tensors.values()):
+    if device == CPU:
         return weights
-    tensors = {name: tensor.to(device) for name, tensor in weights.tensors.items()}
-    return replace(weights, tensors=tensors)
+    return replace(weights, tensors=Moved(weights.tensors, device))
 
 
 def device_traits(device: torch.device) -> dict[str, str]:

@@ -19,11 +19,14 @@ from cache.types import CacheState, Cost, Ids, Manifest, Section
 from engine.adapter import Engine
 from engine.buffers import Buffers
 from engine.config import HybridConfig
+from engine.device import kernel_files
+from engine.forward import block, counted, hiddens, kept, lane
+from engine.graphs import Captures, Graphs, Made, captures_for
 from engine.layers import delta_rule
 from engine.layers.block import Block
 from engine.layers.conv import next_tail
 from engine.layers.decoder import Decoder, RunDelta
-from engine.layers.delta_net import DeltaNet, Held
+from engine.layers.delta_net import DeltaNet
 from engine.layers.rope import Angles, Rope
 from engine.layers.sight import Sight
 from engine.machine import libraries, traits
@@ -35,11 +38,14 @@ _FILES = (
     "engine/adapter.py",
     "engine/buffers.py",
     "engine/config.py",
+    "engine/forward.py",
+    "engine/graphs.py",
     "engine/hybrid.py",
     "engine/layers/attend.py",
     "engine/layers/attention.py",
     "engine/layers/block.py",
     "engine/layers/conv.py",
+    "engine/layers/counted.py",
     "engine/layers/decoder.py",
     "engine/layers/delta_net.py",
     "engine/layers/delta_rule.py",
@@ -47,6 +53,7 @@ _FILES = (
     "engine/layers/e4m3.py",
     "engine/layers/kv.py",
     "engine/layers/mlp.py",
+    "engine/layers/moe.py",
     "engine/layers/norm.py",
     "engine/layers/rope.py",
     "engine/layers/sight.py",
@@ -74,12 +81,16 @@ class Hybrid(Engine):
         cost: Cost | None = None,
         block_logits: bool = True,
         encoded: Encoded | None = None,
+        graphs: Captures | bool = True,
     ) -> None:
         """`cost` replaces the real bytes (a replay counts a board's); `encoded` is for all engines
         over these weights to share.
 
         Without `block_logits` verify returns an empty (0, vocab) tensor: a forced replay reads
         none, and over a large vocabulary they cost more than all the layers of a narrow model.
+
+        With `graphs` verify blocks are captured and replayed as the weights' device does that, or
+        as is said.
         """
         super().__init__(grid, window)
         config = decoder.config
@@ -94,6 +105,11 @@ class Hybrid(Engine):
         if decoder.tower:
             self.encoded = Encoded() if encoded is None else encoded
         self._last: Block | None = None
+        self._with_graphs = graphs
+        captures = captures_for(decoder.device) if isinstance(graphs, bool) else graphs
+        # Experts ask the host which of them have rows: no graph holds that.
+        captured = captures is not None and graphs is not False and config.moe is None
+        self.graphs = Graphs(captures, decoder.device) if captured else None
 
     @classmethod
     def random(
@@ -127,6 +143,7 @@ class Hybrid(Engine):
             cost=self._cost,
             block_logits=self._block_logits,
             encoded=self.encoded,
+            graphs=self._with_graphs,
         )
 
     # the Model port
@@ -149,13 +166,15 @@ class Hybrid(Engine):
             return self._cost
         state, config = self.cache_state(), self.decoder.config
         # The widest moment of a chunk: a delta net layer with projections, inner chunks and scores
-        # in float32; and the logits of one row.
+        # in float32, or rows at their experts; and the logits of one row.
         wide = 6 * config.channels + 4 * config.value_heads * (config.value_dim + 64)
-        wide += 4 * config.hidden + 3 * config.intermediate
+        experts = config.moe.floats(config.hidden) if config.moe else 0
+        wide = max(wide + 4 * config.hidden + 3 * config.intermediate, experts)
         return Cost(
             row_bytes=sum(view.tensor.nbytes for view in state.views) // self.window,
             anchor_bytes=sum(section.tensor.nbytes for section in state.sections),
             workspace_floor_bytes=4 * (self.grid * wide + config.vocab),
+            workspace_row_bytes=self._buffers.rows.read_bytes,
         )
 
     def manifest(self) -> Manifest:
@@ -164,7 +183,8 @@ class Hybrid(Engine):
         knobs = {field.name: str(getattr(config, field.name)) for field in fields(config)}
         # There were no pictures when format 1 was written: the shift of positions was zero.
         old = {"S": "gdn.S", "conv": "gdn.conv"}
-        made_by = _FILES, knobs, decoder.recipe, self.grid, libraries(), traits()
+        files = tuple(sorted((*_FILES, *decoder.made_by, *kernel_files(decoder.device))))
+        made_by = files, knobs, decoder.recipe, self.grid, libraries(), traits(decoder.device)
         return Manifest(*made_by, {}, decoder.weight_files, old, ("rope.shift",))
 
     # forward
@@ -209,17 +229,28 @@ class Hybrid(Engine):
     def _verify(self, ids: Ids, folded: int) -> torch.Tensor:
         if folded:
             self._absorb(folded)
-        held: list[Held] = []
-        buffers = self._buffers
+        start, stop = self.length, self.length + len(ids)
+        seen = self._sight and self._sight.between(start, stop)
+        captured = self.graphs is not None and not seen
+        made = self.graphs.forward(self._counted, ids, start) if captured else None
+        if made is None:
+            where = lane(self._buffers, start, self._angles(start, stop))
+            embedded = self._embedded(ids, start)
+            made = block(self.decoder, self._buffers, embedded, where, self._block_logits)
+            logits = made[0]
+        else:
+            # The caller may keep them; the next replay writes over these.
+            logits = made[0].clone()
+        self._last = kept(made)
+        return logits
 
-        def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
-            out, kept = layer.block(x, buffers.states[at], buffers.tails[at])
-            held.append(kept)
-            return out
-
-        hidden = self._forward(ids, self.length, run)
-        self._last = Block.of(held, hidden)
-        return self.decoder.logits(hidden if self._block_logits else hidden[:0])
+    @torch.inference_mode()
+    def _counted(self, ids: torch.Tensor, start: torch.Tensor, places: torch.Tensor) -> Made:
+        """A block of text whose place lies on the device: what a graph captures."""
+        shift = self._sight.shift if self._sight else None
+        where = counted(self._buffers, self._rope, shift, start, places)
+        embedded = self.decoder.embed(ids)
+        return block(self.decoder, self._buffers, embedded, where, self._block_logits)
 
     @torch.inference_mode()
     def _land(self, count: int) -> None:
@@ -227,13 +258,8 @@ class Hybrid(Engine):
 
     def _forward(self, ids: Ids, start: int, run: RunDelta) -> torch.Tensor:
         """Hiddens of `ids` as rows [start, start + n); writes them in every attention layer."""
-        decoder, turn = self.decoder, self._angles(start, start + len(ids))
-        embedded = self._embedded(ids, start)
-        hidden = decoder.forward(embedded, start, run, self._buffers.rows.layers, turn)
-        if decoder.draft:
-            before = torch.cat((self._buffers.hidden[None], hidden[:-1]))
-            decoder.draft.rows(embedded, before, start, self._buffers.draft_rows.layers, turn)
-        return hidden
+        where = lane(self._buffers, start, self._angles(start, start + len(ids)))
+        return hiddens(self.decoder, self._buffers, self._embedded(ids, start), run, where)
 
     def _embedded(self, ids: Ids, start: int) -> torch.Tensor:
         """Rows [n, hidden] of tokens, and of pictures what the tower makes of them."""

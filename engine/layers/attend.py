@@ -16,10 +16,6 @@ def attend(q: torch.Tensor, past: int, keys: torch.Tensor, values: torch.Tensor)
     makes no [n, past] mask. The key lengths passed are those of the grid, never the window's.
     """
     n, stop = q.shape[2], past + q.shape[2]
-    kernels = kernels_for(q.device)
-    if kernels is not None and n <= kernels.queries_max:
-        count = torch.full((1,), past, device=q.device)
-        return kernels.attend_rows(q, count, keys, values)
     if n == 1 or past == 0:
         return _flash(q, keys[:, :stop], values[:, :stop], causal=n > 1)[0]
     old, old_weight = _flash(q, keys[:, :past], values[:, :past], causal=False)

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from engine.config import HybridConfig
-from engine.layers.attend import attend
 from engine.layers.kv import Kv
 from engine.layers.norm import centred, rms
 from engine.layers.rope import Angles
@@ -48,7 +47,7 @@ class Attention:
         q, k = torch.split_with_sizes(turned, (self._q_heads, self._kv_heads), 1)
         rows.write(start, k, v.view(n, self._kv_heads, self._head))
         grouped = q.view(n, self._kv_heads, -1, self._head).permute(1, 2, 0, 3)
-        mixed = attend(grouped, start, *rows.read(start + n)).permute(2, 0, 1, 3).reshape(n, -1)
+        mixed = rows.attend(grouped, start).permute(2, 0, 1, 3).reshape(n, -1)
         return F.linear(mixed * gate.sigmoid(), self._out)
 
     def rows(self, x: torch.Tensor, start: int, rows: Kv, turn: Angles) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.device import kernels_for
+from engine.layers.attend import attend
 from engine.layers.e4m3 import dequantise, quantise
 
 
@@ -32,18 +34,33 @@ class Kv:
         `dtype` is what rows are read in.
         """
         self.keys, self.values, self.scales = keys, values, tuple(scales)
-        self._dtype = dtype
+        self.dtype = dtype
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Rows [start, start + n) from k and v [n, kv heads, head_dim]."""
-        stop = start + len(k)
         if not self.scales:
-            self.keys[:, start:stop] = k.transpose(0, 1)
-            self.values[:, start:stop] = v.transpose(0, 1)
+            self.put(self.keys, start, k.transpose(0, 1))
+            self.put(self.values, start, v.transpose(0, 1))
             return
-        key_scales, value_scales = self.scales
-        _put(self.keys[:, start:stop], key_scales[:, start:stop], k)
-        _put(self.values[:, start:stop], value_scales[:, start:stop], v)
+        for into, scales, rows in zip((self.keys, self.values), self.scales, (k, v), strict=True):
+            codes, made = quantise(rows)
+            self.put(into, start, codes.transpose(0, 1))
+            self.put(scales, start, made.t())
+
+    def put(self, into: torch.Tensor, start: int, rows: torch.Tensor) -> None:
+        """Rows [heads, n, ...] at `start` of [heads, window, ...]."""
+        into[:, start : start + rows.shape[1]] = rows
+
+    def attend(self, q: torch.Tensor, past: int) -> torch.Tensor:
+        """Causal attention of q [kv heads, group, n, head_dim] at positions [past, past + n).
+
+        A block of few tokens on a device reads codes where they lie, and is what a graph captures.
+        """
+        kernels = kernels_for(q.device)
+        if kernels is None or q.shape[2] > kernels.queries_max:
+            return attend(q, past, *self.read(past + q.shape[2]))
+        start = torch.full((1,), past, device=q.device)
+        return kernels.attend_rows(q, start, self.keys, self.values, self.scales or None)
 
     def read(self, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [kv heads, `stop` or more, head_dim] in the compute dtype.
@@ -54,12 +71,6 @@ class Kv:
             return self.keys, self.values
         key_scales, value_scales = self.scales
         return (
-            dequantise(self.keys[:, :stop], key_scales[:, :stop], self._dtype),
-            dequantise(self.values[:, :stop], value_scales[:, :stop], self._dtype),
+            dequantise(self.keys[:, :stop], key_scales[:, :stop], self.dtype),
+            dequantise(self.values[:, :stop], value_scales[:, :stop], self.dtype),
         )
-
-
-def _put(codes: torch.Tensor, scales: torch.Tensor, rows: torch.Tensor) -> None:
-    made, scale = quantise(rows)
-    codes.copy_(made.transpose(0, 1))
-    scales.copy_(scale.t())
