@@ -126,9 +126,11 @@ class ColdTable:
         except OSError as error:
             # What is under way may still write to the lane: it goes.
             raise TableUnreadable(self.file.path, error.strerror or str(error)) from error
-        self.counters.update(read=len(keys), reads=len(moved), read_bytes=int(reads.sizes.sum()))
         rows = _gathered(lane.bytes, reads.places, self.header)
         self._give_lane(lane)
+        with self._lock:
+            nbytes = int(reads.sizes.sum())
+            self.counters.update(read=len(keys), reads=len(moved), read_bytes=nbytes)
         if self._handle == self.file.handle:
             self.file.drop()
         if (failed := moved[moved < 0]).size:
