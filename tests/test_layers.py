@@ -1,19 +1,21 @@
-"""Every layer against its token-by-token reference.
+"""Every layer against the oracle, which goes token by token.
 
 Goal: the batched, chunked and fused float32 layers compute the published formulas, for odd lengths
 and head counts, from any starting state, and a layer that says it changes nothing changes nothing.
-Method: engine/naive.py in float64 on the same weights. Bounds are absolute, on values of order one,
-a few times the largest error seen: a float32 sum of n terms of order one is good to about n * 6e-8.
+Method: engine.oracle in JAX float64 on the same weights: its formulas, delta_net, attention, mlp
+and draft (engine.oracle.draft). Bounds are absolute, on values of order one, a few times the
+largest error seen: a float32 sum of n terms of order one is good to about n * 6e-8.
 """
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from engine import naive
 from engine.config import HybridConfig
 from engine.layers import delta_rule
 from engine.layers.attend import attend
@@ -23,8 +25,18 @@ from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import Draft, under
 from engine.layers.kv import Kv
 from engine.layers.mlp import Mlp
+from engine.layers.moe import Moe
 from engine.layers.norm import UNIT_EPS, GatedNorm, Norm, centred
 from engine.layers.rope import Rope
+from engine.moe_config import MoeConfig
+from engine.oracle import attention as attention_oracle
+from engine.oracle import delta_net as delta_oracle
+from engine.oracle import formulas
+from engine.oracle import mlp as mlp_oracle
+from engine.oracle.attention import Rows, Turn
+from engine.oracle.delta_net import DeltaState
+from engine.oracle.draft import Drafts
+from engine.oracle.wide import Weights, back, jitted, wide, wide_all
 from engine.weights import random_weights
 
 CONFIG = HybridConfig.tiny()
@@ -43,9 +55,20 @@ def close(got: torch.Tensor, want: torch.Tensor, bound: float = CLOSE) -> None:
     torch.testing.assert_close(got.double(), want.double(), atol=bound, rtol=0.0)
 
 
-def wide(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same weights for the reference."""
-    return {name: tensor.double() for name, tensor in tensors.items()}
+rms_norm = jitted("eps")(formulas.rms_norm)
+gated_norm = jitted("eps")(formulas.gated_norm)
+rotate = jitted("rotary", "theta", "section")(formulas.rotate)
+conv_step = jitted()(delta_oracle.conv_step)
+delta_step = jitted()(delta_oracle.delta_step)
+delta_net = jitted("key_heads", "eps")(delta_oracle.delta_net)
+attention = jitted("turn", "eps")(attention_oracle.attention)
+experts = jitted("per_token", "renormalise")(mlp_oracle.experts)
+silu, unit, mlp = (jitted()(of) for of in (formulas.silu, formulas.unit, mlp_oracle.mlp))
+
+
+def stacked(rows: list[Any]) -> torch.Tensor:
+    """What the oracle gives for each token, as a torch tensor of all."""
+    return torch.stack([back(row) for row in rows])
 
 
 # norms
@@ -54,7 +77,7 @@ def wide(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("size", [1e-4, 1.0, 100.0])
 def test_centred_norm_is_the_root_mean_square_with_one_plus_weight(size: float) -> None:
     x, weight = draw(7, 48) * size, draw(48, seed=1) * 0.1
-    close(centred(weight, 1e-6)(x), naive.rms_norm(x.double(), weight.double(), 1e-6))
+    close(centred(weight, 1e-6)(x), back(rms_norm(wide(x), wide(weight), eps=1e-6)))
 
 
 def test_norm_of_zeros_is_zeros() -> None:
@@ -63,7 +86,7 @@ def test_norm_of_zeros_is_zeros() -> None:
 
 def test_norm_rounds_once_in_bfloat16() -> None:
     x, weight = draw(9, 48, dtype=torch.bfloat16), draw(48, seed=1, dtype=torch.bfloat16)
-    want = naive.rms_norm(x.double(), weight.double(), 1e-6)
+    want = back(rms_norm(wide(x), wide(weight), eps=1e-6))
     # Half a unit in the last of 8 bits, with room for the float32 that is rounded.
     torch.testing.assert_close(
         centred(weight, 1e-6)(x).double(), want, atol=0.0, rtol=2**-8 * 1.001
@@ -72,14 +95,13 @@ def test_norm_rounds_once_in_bfloat16() -> None:
 
 def test_unit_norm_is_the_plain_length_with_its_floor_inside_the_root() -> None:
     x = draw(5, 2, 3, 12) * 1e-3
-    want = x.double() / torch.sqrt((x.double() ** 2).sum(-1, keepdim=True) + UNIT_EPS)
-    close(Norm(torch.ones(2, 1, 1), UNIT_EPS)(x), want)
+    close(Norm(torch.ones(2, 1, 1), UNIT_EPS)(x), back(unit(wide(x))))
 
 
 def test_gated_norm_norms_before_the_gate_with_plain_weight() -> None:
     x, gate, weight = draw(6, 4, 20), draw(6, 4, 20, seed=1), 1 + 0.1 * draw(20, seed=2)
-    want = naive.gated_norm(x.double(), gate.double(), weight.double(), 1e-6)
-    close(GatedNorm(weight, 1e-6)(x, gate), want)
+    want = gated_norm(wide(x), wide(gate), wide(weight), eps=1e-6)
+    close(GatedNorm(weight, 1e-6)(x, gate), back(want))
 
 
 # rotary positions
@@ -89,7 +111,9 @@ def test_gated_norm_norms_before_the_gate_with_plain_weight() -> None:
 def test_rope_turns_the_leading_channels(start: int) -> None:
     x = draw(9, 3, 16)
     got = Rope(4, 1e7, 10_000, torch.float32).rows(start, start + len(x))(x)
-    want = torch.stack([naive.rotate(x[i].double(), start + i, 4, 1e7) for i in range(9)])
+    places = [torch.full((3,), start + i) for i in range(9)]
+    how = {"rotary": 4, "theta": 1e7}
+    want = stacked([rotate(wide(x[i]), wide(places[i]), **how) for i in range(9)])
     # The angle of position p is a float32 product: off by up to p * 2^-24.
     close(got, want, 3e-6 + 4 * start * 2**-24)
     assert torch.equal(got[..., 4:], x[..., 4:])
@@ -110,9 +134,9 @@ SECTIONS = [(11, 11, 10), (2, 1, 1), (4, 0, 0), (0, 2, 1)]
 def test_rope_in_three_directions(section: tuple[int, int, int]) -> None:
     x, places = draw(9, 3, 16), torch.randint(0, 100, (9, 3), generator=torch.manual_seed(0))
     got = Rope(16, 1e4, 100, torch.float32, section).at(places)(x)
-    along = [tuple(place) for place in places.tolist()]
-    want = [naive.rotate(x[i].double(), along[i], 16, 1e4, section) for i in range(9)]
-    close(got, torch.stack(want), 3e-5)
+    how = {"rotary": 16, "theta": 1e4, "section": section}
+    want = [rotate(wide(x[i]), wide(places[i]), **how) for i in range(9)]
+    close(got, stacked(want), 3e-5)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -132,10 +156,12 @@ def test_rope_of_equal_directions_is_the_texts_bits(
 def test_conv_is_causal_over_tail_and_rows(n: int) -> None:
     rows, tail, weight = draw(n, 10), draw(10, 3, seed=1), draw(10, 4, seed=2)
     got, joined = causal_conv(rows, tail, weight.t().contiguous().unbind())
-    moved = tail.double()
-    want = [naive.conv_step(rows[i].double(), moved, weight.double()) for i in range(n)]
-    close(got, torch.stack(want))
-    assert torch.equal(next_tail(joined, n, 4).double(), moved)
+    moved, want = wide(tail), []
+    for row in rows:
+        mixed, moved = conv_step(wide(row), moved, wide(weight))
+        want.append(silu(mixed))
+    close(got, stacked(want))
+    assert torch.equal(next_tail(joined, n, 4).double(), back(moved))
     for count in range(n):
         columns = torch.cat((tail, rows[:count].t()), dim=1)
         assert torch.equal(next_tail(joined, count, 4), columns[:, -3:])
@@ -154,9 +180,13 @@ def rule_input(n: int, heads: int, key: int, value: int, rate: float) -> RuleInp
 
 
 def by_token(args: RuleInput, state: torch.Tensor) -> torch.Tensor:
-    """The reference's o for all tokens; moves `state`, float64."""
-    steps = zip(*(x.double() for x in args), strict=True)
-    return torch.stack([naive.delta_step(*step, state) for step in steps])
+    """The oracle's o for all tokens; moves `state`, float64."""
+    moved, outputs = wide(state), []
+    for step in zip(*(x.double().numpy() for x in args), strict=True):
+        o, moved = delta_step(*step, moved)
+        outputs.append(o)
+    state.copy_(back(moved))
+    return stacked(outputs)
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 127, 200])
@@ -212,16 +242,25 @@ def test_a_block_is_read_without_moving_the_state_and_absorbed_in_part(n: int) -
 # gated delta net layer
 
 
-def delta_layer() -> tuple[DeltaNet, dict[str, torch.Tensor]]:
-    """The layer and the same weights for the reference."""
+def delta_layer() -> tuple[DeltaNet, Weights]:
+    """The layer and the same weights for the oracle."""
     tensors = under(WEIGHTS, "model.layers.0.linear_attn.")
-    return DeltaNet(CONFIG, tensors), wide(tensors)
+    return DeltaNet(CONFIG, tensors), wide_all(tensors)
 
 
-def delta_memory() -> tuple[torch.Tensor, torch.Tensor, naive.DeltaState]:
+def delta_memory() -> tuple[torch.Tensor, torch.Tensor, DeltaState]:
     """A state and tail in the middle of a sequence, twice."""
     state, tail = draw(4, 12, 20, seed=7), draw(CONFIG.channels, 3, seed=8)
-    return state, tail, naive.DeltaState(state.double(), tail.double())
+    return state, tail, DeltaState(wide(state), wide(tail))
+
+
+def by_layer(w: Weights, x: torch.Tensor, memory: DeltaState) -> tuple[torch.Tensor, DeltaState]:
+    """The oracle's output for rows x, and its memory after them."""
+    outputs = []
+    for row in x:
+        out, memory = delta_net(w, wide(row), memory, key_heads=2, eps=CONFIG.rms_eps)
+        outputs.append(out)
+    return stacked(outputs), memory
 
 
 @pytest.mark.parametrize("n", [1, 3, 64, 100])
@@ -229,10 +268,10 @@ def test_delta_net_chunk(n: int) -> None:
     layer, weights = delta_layer()
     state, tail, memory = delta_memory()
     x = draw(n, CONFIG.hidden)
-    want = [naive.delta_net(CONFIG, weights, x[i].double(), memory) for i in range(n)]
-    close(layer.chunk(x, state, tail), torch.stack(want), CARRIED)
-    close(state, memory.s, CARRIED)
-    close(tail, memory.tail)
+    want, memory = by_layer(weights, x, memory)
+    close(layer.chunk(x, state, tail), want, CARRIED)
+    close(state, back(memory.s), CARRIED)
+    close(tail, back(memory.tail))
 
 
 @pytest.mark.parametrize("count", range(1, 7))
@@ -243,11 +282,11 @@ def test_delta_net_block_absorbs_its_first_tokens(count: int) -> None:
     x = draw(6, CONFIG.hidden)
     out, held = layer.block(x, state, tail)
     assert torch.equal(state, before[0]) and torch.equal(tail, before[1])
-    want = [naive.delta_net(CONFIG, weights, x[i].double(), memory) for i in range(count)]
-    close(out[:count], torch.stack(want), CARRIED)
+    want, memory = by_layer(weights, x[:count], memory)
+    close(out[:count], want, CARRIED)
     delta_rule.absorb(state, held.keys, held.decay, held.u, count)
-    close(state, memory.s, CARRIED)
-    close(next_tail(held.joined, count, CONFIG.conv_kernel), memory.tail)
+    close(state, back(memory.s), CARRIED)
+    close(next_tail(held.joined, count, CONFIG.conv_kernel), back(memory.tail))
 
 
 # attention
@@ -280,10 +319,19 @@ def test_attend_holds_when_past_and_block_differ_by_far_in_weight() -> None:
         close(attend(q, 20, keys, values), want, 1e-5)
 
 
-def attention_layer() -> tuple[Attention, dict[str, torch.Tensor]]:
-    """The layer and the same weights for the reference."""
+TURN = Turn(CONFIG.rotary_dim, CONFIG.rope_theta, CONFIG.mrope_section)
+
+
+def empty(window: int) -> Rows:
+    """Rows of the oracle."""
+    none = np.zeros((CONFIG.kv_heads, window, CONFIG.head_dim))
+    return Rows(none, none, np.int32(0))
+
+
+def attention_layer() -> tuple[Attention, Weights]:
+    """The layer and the same weights for the oracle."""
     tensors = under(WEIGHTS, "model.layers.3.self_attn.")
-    return Attention(CONFIG, tensors), wide(tensors)
+    return Attention(CONFIG, tensors), wide_all(tensors)
 
 
 def test_attention_layer_in_pieces() -> None:
@@ -291,13 +339,16 @@ def test_attention_layer_in_pieces() -> None:
     rope = Rope(CONFIG.rotary_dim, CONFIG.rope_theta, 100, torch.float32)
     keys, values = torch.zeros(2, 100, 16), torch.zeros(2, 100, 16)
     own = Kv(keys, values, (), torch.float32)
-    x, rows = draw(90, CONFIG.hidden), naive.Rows([], [])
-    want = [naive.attention(CONFIG, weights, x[i].double(), rows) for i in range(90)]
+    x, rows, want = draw(90, CONFIG.hidden), empty(100), []
+    for i in range(90):
+        at = wide(torch.full((3,), i))
+        out, rows = attention(weights, wide(x[i]), rows, at, turn=TURN, eps=CONFIG.rms_eps)
+        want.append(out)
     starts = [0, 64, 65, 70, 90]
     got = [layer(x[a:b], a, own, rope.rows(a, b)) for a, b in itertools.pairwise(starts)]
-    close(torch.cat(got), torch.stack(want), CARRIED)
-    close(keys[:, :90], torch.stack(rows.keys, 1), CARRIED)
-    close(values[:, :90], torch.stack(rows.values, 1))
+    close(torch.cat(got), stacked(want), CARRIED)
+    close(keys[:, :90], back(rows.keys)[:, :90], CARRIED)
+    close(values[:, :90], back(rows.values)[:, :90])
     assert not keys[:, 90:].any() and not values[:, 90:].any()
 
 
@@ -312,32 +363,43 @@ def test_rows_alone_are_the_layers_rows() -> None:
     close(buffers[3], buffers[1])
 
 
-# MLP and draft layer
+# MLP, experts and draft layer
 
 
 def test_mlp() -> None:
     tensors = under(WEIGHTS, "model.layers.0.mlp.")
     x = draw(5, CONFIG.hidden)
-    want = [naive.mlp(wide(tensors), x[i].double()) for i in range(5)]
-    close(Mlp(tensors)(x), torch.stack(want))
+    w = wide_all(tensors)
+    close(Mlp(tensors)(x), stacked([mlp(w, wide(row)) for row in x]))
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+def test_experts(renormalise: bool) -> None:
+    shape = MoeConfig.small(renormalise=renormalise)
+    config = HybridConfig.tiny(moe=shape)
+    tensors = under(random_weights(config, seed=11).tensors, "model.layers.0.mlp.")
+    x, w = draw(40, config.hidden), wide_all(tensors)
+    how = {"per_token": shape.per_token, "renormalise": renormalise}
+    close(Moe(shape, tensors)(x), stacked([experts(w, wide(row), **how) for row in x]))
 
 
 def test_draft_rows_and_steps() -> None:
     layer = Draft(CONFIG, under(WEIGHTS, "mtp."))
-    reference = naive.Naive(CONFIG, WEIGHTS, torch.float64)
+    oracle = Drafts(CONFIG, wide_all(WEIGHTS, "mtp."))
     rope = Rope(CONFIG.rotary_dim, CONFIG.rope_theta, 64, torch.float32)
     keys, values = torch.zeros(2, 64, 16), torch.zeros(2, 64, 16)
     own = [Kv(keys, values, (), torch.float32)]
-    before, rows = draw(12, CONFIG.hidden), naive.Rows([], [])
-    tokens = torch.arange(100, 112)
-    embedded = WEIGHTS["model.embed_tokens.weight"][tokens]
-    want = [
-        reference.draft_step(int(token), before[i].double(), rows) for i, token in enumerate(tokens)
-    ]
+    before, rows, want = draw(12, CONFIG.hidden), [empty(64)], []
+    embedded = WEIGHTS["model.embed_tokens.weight"][100:112]
+    for i in range(12):
+        at = np.full(3, float(i))
+        hidden, rows = oracle.step(wide(embedded[i]), wide(before[i]), rows, at)
+        want.append(hidden)
+    wanted = rows[0]
     layer.rows(embedded[:11], before[:11], 0, own, rope.rows(0, 11))
-    close(keys[:, :11], torch.stack(rows.keys[:11], 1), CARRIED)
-    close(values[:, :11], torch.stack(rows.values[:11], 1), CARRIED)
+    close(keys[:, :11], back(wanted.keys)[:, :11], CARRIED)
+    close(values[:, :11], back(wanted.values)[:, :11], CARRIED)
     assert not keys[:, 11:].any()
     guess = layer.step(embedded[11:], before[11:], 11, own, rope.rows(11, 12))
-    close(guess[0], want[11], CARRIED)
-    close(keys[:, 11], rows.keys[11], CARRIED)
+    close(guess[0], back(want[11]), CARRIED)
+    close(keys[:, 11], back(wanted.keys)[:, 11], CARRIED)

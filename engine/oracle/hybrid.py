@@ -9,16 +9,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 
 from engine.config import HybridConfig
 from engine.oracle.attention import Rows
 from engine.oracle.delta_net import DeltaState
+from engine.oracle.draft import Drafts
 from engine.oracle.formulas import rms_norm
 from engine.oracle.layer import Kind, attention_layer, delta_layer
-from engine.oracle.wide import Weights, back, jitted, under, wide, wide_all
+from engine.oracle.wide import back, jitted, under, wide, wide_all
 
 Position = tuple[int, int, int]
 """In time, height and width."""
@@ -40,9 +40,7 @@ class Oracle:
         self._head = self._embed if config.tie_embeddings else w["lm_head.weight"]
         self._norm = w["model.norm.weight"]
         self._layers = [under(w, f"model.layers.{at}.") for at in range(config.layers)]
-        drafts = config.draft_layers if config.draft else 0
-        self._drafts = [under(w, f"mtp.layers.{at}.") for at in range(drafts)]
-        self._fuse = {n: t for n, t in under(w, "mtp.").items() if not n.startswith("layers.")}
+        self._drafts = Drafts(config, under(w, "mtp.")) if config.draft else None
         none = np.zeros((config.kv_heads, window, config.head_dim))
         rows = Rows(none, none, np.int32(0))
         state = DeltaState(
@@ -52,7 +50,7 @@ class Oracle:
         self._memory: list[DeltaState | Rows] = [
             rows if config.is_attention(at) else state for at in range(config.layers)
         ]
-        self._draft_rows = [rows for _ in range(drafts)]
+        self._draft_rows = [rows] * config.draft_layers
         self._hidden = np.zeros(config.hidden)
         self._count = 0
 
@@ -63,7 +61,8 @@ class Oracle:
         """
         at = np.array(position or (self._count,) * 3, np.float64)
         x = self._embedded(token)
-        self._draft_rows, _ = self._guessed(self._draft_rows, x, self._hidden, at)
+        if self._drafts:
+            _, self._draft_rows = self._drafts.step(x, self._hidden, self._draft_rows, at)
         for number, (w, memory) in enumerate(zip(self._layers, self._memory, strict=True)):
             if isinstance(memory, Rows):
                 x, memory = attention_layer(w, x, memory, at, kind=self._kind)
@@ -84,18 +83,20 @@ class Oracle:
 
         `start` is the position of `token` where its row is not.
         """
+        assert self._drafts is not None, "a model without draft layers"
         rows, hidden, guesses = self._draft_rows, self._hidden, list[int]()
         for at in range(count):
             place = np.full(3, at + (self._count if start is None else start), np.float64)
-            rows, hidden = self._guessed(rows, self._embedded(token), hidden, place)
+            hidden, rows = self._drafts.step(self._embedded(token), hidden, rows, place)
             token = int(back(_times(self._head, hidden)).argmax())
             guesses.append(token)
         return guesses
 
     def guess(self, token: int, start: int) -> dict[str, torch.Tensor]:
         """What the draft layers' rows hold for `token` at position `start`, by the views' names."""
-        place = np.full(3, start, np.float64)
-        rows, _ = self._guessed(self._draft_rows, self._embedded(token), self._hidden, place)
+        assert self._drafts is not None, "a model without draft layers"
+        place, embedded = np.full(3, start, np.float64), self._embedded(token)
+        _, rows = self._drafts.step(embedded, self._hidden, self._draft_rows, place)
         return _named(rows, slice(self._count, self._count + 1))
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -112,18 +113,6 @@ class Oracle:
             cut = [back(getattr(of, side))[:, : self._count] for of in rows]
             found[name] = torch.stack(cut)
         return found | (_named(self._draft_rows, slice(self._count)) if self._drafts else {})
-
-    def _guessed(
-        self, rows: list[Rows], embedded: jax.Array, before: jax.Array, position: np.ndarray
-    ) -> tuple[list[Rows], jax.Array]:
-        """The draft layers' rows and hidden [hidden] for a token, given the hidden before it."""
-        if not self._drafts:
-            return rows, before
-        x, after = _fused(self._fuse, embedded, before, eps=self._kind.eps), list[Rows]()
-        for w, of in zip(self._drafts, rows, strict=True):
-            x, new = attention_layer(w, x, of, position, kind=self._kind)
-            after.append(new)
-        return after, _norm(x, self._fuse["norm.weight"], eps=self._kind.eps)
 
     def _embedded(self, token: Token) -> jax.Array:
         return wide(token) if isinstance(token, torch.Tensor) else _row(self._embed, token)
@@ -163,11 +152,3 @@ def _times(matrix: jax.Array, x: jax.Array) -> jax.Array:
 @jitted("eps")
 def _norm(x: jax.Array, weight: jax.Array, *, eps: float) -> jax.Array:
     return rms_norm(x, weight, eps)
-
-
-@jitted("eps")
-def _fused(w: Weights, embedded: jax.Array, before: jax.Array, *, eps: float) -> jax.Array:
-    """What the first draft layer reads: both sides, each behind its norm, through one matrix."""
-    one = rms_norm(embedded, w["pre_fc_norm_embedding.weight"], eps)
-    other = rms_norm(before, w["pre_fc_norm_hidden.weight"], eps)
-    return w["fc.weight"] @ jnp.concatenate((one, other))
