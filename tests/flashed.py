@@ -16,6 +16,7 @@ from engine.flash.engine import Flash
 from engine.flash.weights import random_weights
 
 SHAPES = {
+    "tiny": FlashConfig.tiny(),
     "float32": FlashConfig.tiny(layers=8),
     "bfloat16": FlashConfig.tiny(dtype="bfloat16"),
     "narrow": FlashConfig.replay(vocab=499),
@@ -59,7 +60,7 @@ def decoder(shape: str) -> FlashDecoder:
     return FlashDecoder(random_weights(SHAPES[shape], 7))
 
 
-def engine(shape: str = "float32", grid: int = 64, window: int = 0) -> Flash:
+def engine(shape: str = "tiny", grid: int = 64, window: int = 0) -> Flash:
     """An empty engine with room for five chunks and a bit."""
     return Flash(decoder(shape), grid=grid, window=window or 5 * grid + 64)
 
