@@ -35,8 +35,8 @@ PIECE = 64
 KEY_SCALE = 2.0**14
 """An int16 key stands for [-2, 2)."""
 DISTANCES = 1 << np.arange(REACH, dtype=np.int32)
-QUICKLY = {"xla_backend_optimization_level": "0"}
-"""A third of the time to compile, and in arithmetic this small a call hardly takes longer."""
+QUICKLY = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": False}
+"""An eighth of the time to compile, and in arithmetic this small a call hardly takes longer."""
 Recur = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """(state [CHANNELS], log decays [n, CHANNELS], inputs [n, CHANNELS]) to states [n, CHANNELS]."""
 
@@ -91,8 +91,8 @@ class Out(NamedTuple):
 
     rows: Rows
     sections: Sections
-    logits: jax.Array
-    """float32: [vocab] of a chunk, [n, vocab] of a block; without rows if not wanted."""
+    features: jax.Array
+    """What makes logits, float32 [2 * CHANNELS + HEADS * VALUE], with a first axis n of a block."""
 
 
 def random_weights(seed: int, vocab: int) -> Weights:
@@ -130,28 +130,25 @@ def reads(wide: jax.Array, flat: jax.Array, deep: jax.Array, start: int, *, size
 def chunk(
     weights: Weights, before: Sections, ids: jax.Array, count: int, start: int, old: Reads
 ) -> Out:
-    """A prefill's piece: rows of all of `ids` [n], the sections after `count` of them."""
+    """A prefill's piece: rows of all of `ids` [n], the rest after `count` of them."""
     rows, sums, lasts, features = _layers(weights, before, ids, count, start, old, at_once)
     sections = Sections(sums[count - 1].astype(jnp.float32), lasts[count - 1])
-    return Out(rows, sections, features[count - 1].astype(jnp.float32) @ weights.head)
+    return Out(rows, sections, features[count - 1].astype(jnp.float32))
 
 
-@partial(jax.jit, static_argnames="logits", compiler_options=QUICKLY)
+@partial(jax.jit, compiler_options=QUICKLY)
 def block(
-    weights: Weights,
-    before: Sections,
-    ids: jax.Array,
-    count: int,
-    start: int,
-    old: Reads,
-    *,
-    logits: bool,
+    weights: Weights, before: Sections, ids: jax.Array, count: int, start: int, old: Reads
 ) -> Out:
-    """A verify block: rows, sections and, if wanted, logits after each of `ids` [n]."""
+    """A verify block: rows, sections and features after each of `ids` [n]."""
     rows, sums, lasts, features = _layers(weights, before, ids, count, start, old, one_by_one)
-    wanted = features if logits else features[:0]
-    sections = Sections(sums.astype(jnp.float32), lasts)
-    return Out(rows, sections, wanted.astype(jnp.float32) @ weights.head)
+    return Out(rows, Sections(sums.astype(jnp.float32), lasts), features.astype(jnp.float32))
+
+
+@partial(jax.jit, compiler_options=QUICKLY)
+def logits(weights: Weights, features: jax.Array) -> jax.Array:
+    """Float32 [..., vocab]. Compiled by itself: what is wanted must not change how rows round."""
+    return features @ weights.head
 
 
 def at_once(state: jax.Array, log_decay: jax.Array, into: jax.Array) -> jax.Array:

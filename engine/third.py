@@ -39,6 +39,7 @@ from engine.log_sparse import (
     Weights,
     block,
     chunk,
+    logits,
     random_weights,
     reads,
 )
@@ -132,30 +133,31 @@ class Third(Engine):
             padded, count, start = _padded(ids, self._size), np.int32(len(ids)), self._settled
             old = reads(*self._views, np.int32(start), size=self._size)
             out: Out = chunk(self._weights, self._sections, padded, count, np.int32(start), old)
-            jax.block_until_ready(out)
+            made = logits(self._weights, out.features)
+            jax.block_until_ready((out, made))
         self._write(out, start, len(ids))
         self._commit(*map(np.asarray, out.sections))
-        return torch.from_numpy(np.array(out.logits))
+        return torch.from_numpy(np.array(made))
 
     def _verify(self, ids: Ids, folded: int) -> torch.Tensor:
         if folded:
             self._land(folded)
         self._held = []
-        before, logits = self._sections, list[npt.NDArray[np.float32]]()
+        before, made = self._sections, [np.empty((0, self.vocab), np.float32)]
         for at in range(0, len(ids), BLOCK):
             part, start = ids[at : at + BLOCK], np.int32(self.length + at)
             with jax.enable_x64(True):
                 padded, count = _padded(part, BLOCK), np.int32(len(part))
                 old = reads(*self._views, start, size=BLOCK)
-                given = self._weights, before, padded, count, start, old
-                out: Out = block(*given, logits=self._block_logits)
+                out: Out = block(self._weights, before, padded, count, start, old)
                 jax.block_until_ready(out)
+                if self._block_logits:
+                    made.append(np.asarray(logits(self._weights, out.features))[: len(part)])
             self._write(out, int(start), len(part))
-            logits.append(np.asarray(out.logits)[: len(part)])
             sums, lasts = map(np.asarray, out.sections)
             self._held += zip(sums[: len(part)], lasts[: len(part)], strict=True)
             before = Sections(*self._held[-1])
-        return torch.from_numpy(np.concatenate(logits))
+        return torch.from_numpy(np.concatenate(made))
 
     def _land(self, count: int) -> None:
         self._commit(*self._held[count - 1])
