@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from engine.weights import Weights
 
 CPU = torch.device("cpu")
+WITH_KERNELS = frozenset({"cuda"})
+"""Types of devices that kernels are written for."""
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """Names the workspace of the library of products, whose choice of an algorithm hangs on it."""
 _WORKSPACE = ":4096:8"
@@ -90,7 +92,7 @@ def settle() -> None:
 
 def kernels_for(device: torch.device) -> Kernels | None:
     """The kernels that compute on a device; None where the torch code does, as on every CPU."""
-    return None if device.type != "cuda" else _triton_kernels()
+    return _triton_kernels() if device.type in WITH_KERNELS else None
 
 
 def kernel_files(device: torch.device) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ class Hybrid(Engine):
         pending = self._last if self.pending else None
         newest = pending.hidden[self.pending - 1] if pending else self._buffers.hidden
         hidden, guesses = newest[None], list[torch.Tensor]()
-        newer = torch.tensor([token], device=self.decoder.device)
+        newer = torch.full((1,), token, device=self.decoder.device)
         for at in range(self.length, min(self.length + count, self.window)):
             embedded, turn = self.decoder.embed(newer), self._angles(at, at + 1)
             hidden = layer.step(embedded, hidden, at, self._buffers.draft_rows.layers, turn)

@@ -62,7 +62,8 @@ class DeltaNet:
         self._norm = GatedNorm(tensors["norm.weight"], config.rms_eps)
         self._out = tensors["out_proj.weight"]
         # Keys get unit length, queries unit length and 1 / sqrt(key_dim) on top.
-        self._unit = Norm(torch.tensor([config.key_dim**-0.5, 1.0]).view(2, 1, 1), UNIT_EPS)
+        lengths = torch.tensor([config.key_dim**-0.5, 1.0]).to(self._out.device)
+        self._unit = Norm(lengths.view(2, 1, 1), UNIT_EPS)
 
     def chunk(self, x: torch.Tensor, state: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
         """Forward rows x [n, hidden]; `state` and `tail` absorb them, in place."""

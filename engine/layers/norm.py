@@ -21,7 +21,7 @@ class Norm:
 
     def __init__(self, scale: torch.Tensor, eps: float) -> None:
         self._scale = scale.float()
-        self._floor = torch.tensor(math.sqrt(eps))
+        self._floor = torch.full((), math.sqrt(eps), device=scale.device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise over the last axis; shape and dtype stay."""
