@@ -66,6 +66,7 @@ class Tower:
         assert patches.dtype is torch.uint8 and patches.shape[1] == 3 * side, patches.shape
         made = []
         for piece in patches.split(_PIECE):
+            piece = piece.to(self._embed.device)
             still = (piece.float() / 127.5 - 1).to(self._dtype).view(-1, 3, 1, side)
             both = still.expand(-1, 3, self.config.temporal, side).flatten(1)
             made.append(F.linear(both, self._embed, self._embed_bias))
@@ -75,9 +76,10 @@ class Tower:
         """The learned grid stretched over h x w patches, corner on corner, between its points
         linearly; [h * w, hidden] in the order of the patches.
         """
-        top, down = _between(h, self.config.side)
-        left, right = _between(w, self.config.side)
-        learned = self._learned.float()
+        learned, side = self._learned.float(), self.config.side
+        (top, down), (left, right) = (
+            [part.to(learned.device) for part in _between(count, side)] for count in (h, w)
+        )
         rows = torch.lerp(learned[top], learned[top + 1], down[:, None, None])
         grid = torch.lerp(rows[:, left], rows[:, left + 1], right[:, None])
         return rounded(in_blocks(grid, self.config.merge), self._learned)
@@ -89,7 +91,8 @@ class Tower:
         places = torch.cartesian_prod(torch.arange(h), torch.arange(w)).view(h, w, 2)
         angles = in_blocks(places, self.config.merge).float()[:, :, None] * inverse
         both = angles.flatten(1).repeat(frames, 1).unsqueeze(1)
-        return Angles(both.cos(), both.sin())
+        device = self._learned.device
+        return Angles(both.cos().to(device), both.sin().to(device))
 
     def _merged(self, x: torch.Tensor) -> torch.Tensor:
         """merge x merge patches side by side, through an MLP of that width."""
@@ -118,7 +121,7 @@ class Block:
         q, k = (rounded(turn(side.float()), x) for side in (q, k))
         # Frames are the kernel's batch axis: [frames, heads, patches, channels of a head].
         q, k, v = (side.unflatten(0, (frames, -1)).transpose(1, 2) for side in (q, k, v))
-        out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False)
+        out = F.scaled_dot_product_attention(q, k, v)
         return out.transpose(1, 2).reshape(len(x), -1)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
