@@ -1,6 +1,6 @@
 """Gated delta rule in its chunked (WY) form: inner chunks are solved at once, then absorbed.
 
-The recurrence over a head's state S [key_dim, value_dim], token by token (engine/oracle/delta_net.py):
+The recurrence over a head's state S [key_dim, value_dim], by token (engine/oracle/delta_net.py):
     S = exp(g) S;  u = beta (v - k S);  S = S + k^T u;  o = q S
 Inside an inner chunk, with c the running sum of g and D_ij = exp(c_i - c_j) for j <= i, the u of
 all tokens solve a unit lower triangular system in which S appears linearly:

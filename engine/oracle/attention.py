@@ -15,11 +15,11 @@ from engine.oracle.wide import Weights
 
 
 class Rows(NamedTuple):
-    """A layer's rows: keys and values [kv heads, window, head_dim], of which `count` are there."""
+    """A layer's rows: keys and values [kv heads, window, head_dim], of which `filled` are there."""
 
     keys: jax.Array
     values: jax.Array
-    count: jax.Array
+    filled: jax.Array
 
 
 class Turn(NamedTuple):
@@ -54,8 +54,8 @@ def attention(
     k = rotate(k, position, *turn)
     if rounded:
         k, v = e4m3(k), e4m3(v)
-    keys = rows.keys.at[:, rows.count].set(k)
-    values = rows.values.at[:, rows.count].set(v)
-    seen = jnp.arange(window) <= rows.count
+    keys = rows.keys.at[:, rows.filled].set(k)
+    values = rows.values.at[:, rows.filled].set(v)
+    seen = jnp.arange(window) <= rows.filled
     out = attend(q, keys, values, seen, head**-0.5) * sigmoid(gate)
-    return w["o_proj.weight"] @ out.reshape(-1), Rows(keys, values, rows.count + 1)
+    return w["o_proj.weight"] @ out.reshape(-1), Rows(keys, values, rows.filled + 1)

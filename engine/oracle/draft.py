@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from engine.config import HybridConfig
 from engine.oracle.attention import Rows
@@ -26,7 +25,7 @@ class Drafts:
         self._ends = {n: w for n, w in weights.items() if not n.startswith("layers.")}
 
     def step(
-        self, embedded: jax.Array, before: jax.Array, rows: list[Rows], position: np.ndarray
+        self, embedded: jax.Array, before: jax.Array, rows: list[Rows], position: jax.Array
     ) -> tuple[jax.Array, list[Rows]]:
         """The hidden [hidden] of a token at position [3], given the hidden before it."""
         x, after = _joined(self._ends, embedded, before, eps=self._kind.eps), list[Rows]()

@@ -18,7 +18,7 @@ from engine.oracle.flash_layer import FlashKind, delta_mixer, embed, feed, spars
 from engine.oracle.formulas import rms_norm
 from engine.oracle.per_layer import embedded, ngram_keys
 from engine.oracle.sparse import IndexedRows, pooled
-from engine.oracle.wide import Weights, back, jitted, under, wide_all
+from engine.oracle.wide import Weights, back, floats, jitted, under, whole, wide, wide_all, zeros
 
 
 class FlashOracle:
@@ -40,18 +40,18 @@ class FlashOracle:
         self._mtp = under(w, "mtp.layers.0.")
         self._table = table
         state = DeltaState(
-            np.zeros((config.value_heads, config.key_dim, config.value_dim)),
-            np.zeros((config.channels, config.conv_kernel - 1)),
+            zeros(config.value_heads, config.key_dim, config.value_dim),
+            zeros(config.channels, config.conv_kernel - 1),
         )
-        none = np.zeros((config.kv_heads, window, config.head_dim))
-        rows = IndexedRows(none, none, np.zeros((window, config.index_dim)), np.int32(0))
+        none = zeros(config.kv_heads, window, config.head_dim)
+        rows = IndexedRows(none, none, zeros(window, config.index_dim), whole(0))
         self._memory: list[DeltaState | IndexedRows] = [
             rows if (at + 1) % config.attention_interval == 0 else state
             for at in range(config.layers)
         ]
         self._mtp_rows = rows
-        self._tail = np.zeros((config.layers * config.ple_dim, config.ple_kernel - 1))
-        self._streams = np.zeros((config.streams, config.hidden))
+        self._tail = zeros(config.layers * config.ple_dim, config.ple_kernel - 1)
+        self._streams = zeros(config.streams, config.hidden)
         self._tokens: list[int] = []
         self.margin = float("inf")
         """The least that a block's score was above the best one that was not chosen."""
@@ -100,11 +100,11 @@ class FlashOracle:
         count = len(self._tokens)
         found["K"] = torch.stack([back(of.keys)[:, :count] for of in rows])
         found["V"] = torch.stack([back(of.values)[:, :count] for of in rows])
-        found["index.K"] = torch.stack([back(of.index)[:count] for of in rows])
+        found["index.K"] = torch.stack([back(of.index_keys)[:count] for of in rows])
         if self.config.draft:
             found["mtp.K"] = back(self._mtp_rows.keys)[:, :count]
             found["mtp.V"] = back(self._mtp_rows.values)[:, :count]
-            found["mtp.index.K"] = back(self._mtp_rows.index)[:count]
+            found["mtp.index.K"] = back(self._mtp_rows.index_keys)[:count]
         return found
 
     def pooled(self) -> list[torch.Tensor]:
@@ -113,19 +113,20 @@ class FlashOracle:
         size = self.config.block_rows
         whole = len(self._tokens) // size
         kept = [*rows, *([self._mtp_rows] if self.config.draft else [])]
-        return [back(_pooled(of.index, size=size))[:whole] for of in kept]
+        return [back(_pooled(of.index_keys, size=size))[:whole] for of in kept]
 
     def _own(self, token: int) -> list[jax.Array]:
         """The layers' embeddings of the last of the tokens; moves the convolution's tail."""
         config, w = self.config, under(self._w, "model.ple.")
         keys = ngram_keys(self._tokens, config.ngram, config.ngram_rows)
-        ngrams = self._table[keys].double().numpy()
-        made, self._tail = embedded(w, np.int32(token), ngrams, self._tail)
-        return list(np.split(np.array(made), config.layers))
+        ngrams = wide(self._table[keys])
+        made, self._tail = embedded(w, whole(token), ngrams, self._tail)
+        return [floats(own) for own in np.split(np.array(made), config.layers)]
 
     def _start(self, token: int) -> jax.Array:
         row = self._w["model.embed_tokens.weight"]
-        return _copies(row, np.int32(token), streams=self.config.streams)
+        made: jax.Array = _copies(row, whole(token), streams=self.config.streams)
+        return made
 
     def _drafted(
         self, token: int, before: jax.Array, rows: IndexedRows
@@ -140,7 +141,7 @@ class FlashOracle:
         self, w: Weights, streams: jax.Array, rows: IndexedRows
     ) -> tuple[jax.Array, IndexedRows]:
         streams, (after, scores) = sparse_mixer(w, streams, rows, kind=self._kind)
-        own = int(rows.count) // self.config.block_rows
+        own = int(rows.filled) // self.config.block_rows
         between, top = np.sort(np.array(scores)[1 : max(own - 1, 1)])[::-1], self.config.top_blocks
         if len(between) > top and between[top - 1] != between[top]:
             self.margin = min(self.margin, float(between[top - 1] - between[top]))

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 import jax
-import numpy as np
 import torch
 
 from engine.config import HybridConfig
@@ -18,7 +17,7 @@ from engine.oracle.delta_net import DeltaState
 from engine.oracle.draft import Drafts
 from engine.oracle.formulas import rms_norm
 from engine.oracle.layer import Kind, attention_layer, delta_layer
-from engine.oracle.wide import back, jitted, under, wide, wide_all
+from engine.oracle.wide import back, floats, jitted, under, whole, wide, wide_all, zeros
 
 Position = tuple[int, int, int]
 """In time, height and width."""
@@ -41,17 +40,17 @@ class Oracle:
         self._norm = w["model.norm.weight"]
         self._layers = [under(w, f"model.layers.{at}.") for at in range(config.layers)]
         self._drafts = Drafts(config, under(w, "mtp.")) if config.draft else None
-        none = np.zeros((config.kv_heads, window, config.head_dim))
-        rows = Rows(none, none, np.int32(0))
+        none = zeros(config.kv_heads, window, config.head_dim)
+        rows = Rows(none, none, whole(0))
         state = DeltaState(
-            np.zeros((config.value_heads, config.key_dim, config.value_dim)),
-            np.zeros((config.channels, config.conv_kernel - 1)),
+            zeros(config.value_heads, config.key_dim, config.value_dim),
+            zeros(config.channels, config.conv_kernel - 1),
         )
         self._memory: list[DeltaState | Rows] = [
             rows if config.is_attention(at) else state for at in range(config.layers)
         ]
         self._draft_rows = [rows] * config.draft_layers
-        self._hidden = np.zeros(config.hidden)
+        self._hidden = zeros(config.hidden)
         self._count = 0
 
     def step(self, token: Token, position: Position | None = None) -> torch.Tensor:
@@ -59,7 +58,7 @@ class Oracle:
 
         Without `position` it is the number of tokens before, three times.
         """
-        at = np.array(position or (self._count,) * 3, np.float64)
+        at = floats(position or (self._count,) * 3)
         x = self._embedded(token)
         if self._drafts:
             _, self._draft_rows = self._drafts.step(x, self._hidden, self._draft_rows, at)
@@ -75,7 +74,7 @@ class Oracle:
 
     def read(self, tokens: Sequence[Token], positions: Sequence[Position] = ()) -> torch.Tensor:
         """Forward tokens one after the other; returns their logits [n, vocab]."""
-        where = positions or [None] * len(tokens)
+        where: Sequence[Position | None] = positions or [None] * len(tokens)
         return torch.stack([self.step(t, at) for t, at in zip(tokens, where, strict=True)])
 
     def draft(self, token: int, count: int, start: int | None = None) -> list[int]:
@@ -86,7 +85,7 @@ class Oracle:
         assert self._drafts is not None, "a model without draft layers"
         rows, hidden, guesses = self._draft_rows, self._hidden, list[int]()
         for at in range(count):
-            place = np.full(3, at + (self._count if start is None else start), np.float64)
+            place = floats((at + (self._count if start is None else start),) * 3)
             hidden, rows = self._drafts.step(self._embedded(token), hidden, rows, place)
             token = int(back(_times(self._head, hidden)).argmax())
             guesses.append(token)
@@ -95,7 +94,7 @@ class Oracle:
     def guess(self, token: int, start: int) -> dict[str, torch.Tensor]:
         """What the draft layers' rows hold for `token` at position `start`, by the views' names."""
         assert self._drafts is not None, "a model without draft layers"
-        place, embedded = np.full(3, start, np.float64), self._embedded(token)
+        place, embedded = floats((start,) * 3), self._embedded(token)
         _, rows = self._drafts.step(embedded, self._hidden, self._draft_rows, place)
         return _named(rows, slice(self._count, self._count + 1))
 

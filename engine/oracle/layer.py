@@ -61,8 +61,8 @@ def attention_layer(
 ) -> tuple[jax.Array, Rows]:
     """One token x [hidden] at position [3] through an attention layer."""
     normed = rms_norm(x, w["input_layernorm.weight"], kind.eps)
-    how = {"turn": kind.turn, "eps": kind.eps, "rounded": kind.rounded}
-    mixed, rows = attention(under(w, "self_attn."), normed, rows, position, **how)
+    own, turn, eps = under(w, "self_attn."), kind.turn, kind.eps
+    mixed, rows = attention(own, normed, rows, position, turn=turn, eps=eps, rounded=kind.rounded)
     return feed(w, x + mixed, kind), rows
 
 
@@ -70,6 +70,6 @@ def feed(w: Weights, x: jax.Array, kind: Kind) -> jax.Array:
     """x and what the layer's MLP, or its experts, make of it."""
     normed, inner = rms_norm(x, w["post_attention_layernorm.weight"], kind.eps), under(w, "mlp.")
     if "gate.weight" in inner:
-        how = {"per_token": kind.per_token, "renormalise": kind.renormalise}
-        return x + experts(inner, normed, **how)
+        per_token, renormalise = kind.per_token, kind.renormalise
+        return x + experts(inner, normed, per_token=per_token, renormalise=renormalise)
     return x + mlp(inner, normed)

@@ -16,14 +16,14 @@ from engine.oracle.wide import Weights
 
 
 class IndexedRows(NamedTuple):
-    """A layer's rows, of which `count` are there; the window is a whole number of blocks."""
+    """A layer's rows, of which `filled` are there; the window is a whole number of blocks."""
 
     keys: jax.Array
     """[kv heads, window, head_dim], as are the values."""
     values: jax.Array
-    index: jax.Array
+    index_keys: jax.Array
     """Index keys [window, index_dim]."""
-    count: jax.Array
+    filled: jax.Array
 
 
 def pooled(index: jax.Array, block_rows: int) -> jax.Array:
@@ -61,7 +61,7 @@ def sparse_attention(
     Also gives the blocks' scores [blocks], which mean something for candidates alone.
     """
     kv_heads, window, head = rows.keys.shape
-    size, at = rows.index.shape[-1], rows.count
+    size, at = rows.index_keys.shape[-1], rows.filled
     position = jnp.full(3, at.astype(jnp.float64))
     both = (w["q_proj.weight"] @ x).reshape(-1, 2, head)
     q = rotate(rms_norm(both[:, 0], w["q_norm.weight"], eps), position, *turn)
@@ -72,10 +72,10 @@ def sparse_attention(
     rows = IndexedRows(
         rows.keys.at[:, at].set(rotate(k, position, *turn)),
         rows.values.at[:, at].set((w["v_proj.weight"] @ x).reshape(kv_heads, head)),
-        rows.index.at[at].set(index_k),
+        rows.index_keys.at[at].set(index_k),
         at + 1,
     )
-    alike = jnp.maximum(0, index_q @ pooled(rows.index, block_rows).T)
+    alike = jnp.maximum(0, index_q @ pooled(rows.index_keys, block_rows).T)
     scores = (w["index_weights_proj.weight"] @ x) @ alike / size**0.5
     blocks = chosen(scores, at // block_rows, top_blocks)
     row = jnp.arange(window)

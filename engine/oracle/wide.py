@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 import torch
 
 Weights = Mapping[str, jax.Array]
@@ -41,6 +42,23 @@ def wide(tensor: torch.Tensor) -> jax.Array:
     """A torch tensor of any floating dtype in float64; a copy."""
     with jax.enable_x64(True):
         return jnp.array(tensor.detach().double().numpy())
+
+
+def zeros(*shape: int) -> jax.Array:
+    """Float64."""
+    with jax.enable_x64(True):
+        return jnp.zeros(shape)
+
+
+def whole(number: int) -> jax.Array:
+    """A count or an index: int32."""
+    return jnp.array(number, jnp.int32)
+
+
+def floats(numbers: npt.ArrayLike) -> jax.Array:
+    """Numbers of the host in float64."""
+    with jax.enable_x64(True):
+        return jnp.array(np.asarray(numbers, np.float64))
 
 
 def wide_all(tensors: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, jax.Array]:
