@@ -22,7 +22,7 @@ from engine.flash.weights import random_weights
 from engine.layers.rope import Rope
 
 CONFIG = FlashConfig.tiny()
-WINDOW = 300
+WINDOW = 304
 PREFIX = "model.layers.3.self_attn."
 
 

@@ -13,7 +13,7 @@ import torch
 
 from engine.flash import indexer
 from engine.flash.indexer import chosen, order_keys, pooled, scores
-from engine.flash.rows import SparseRows
+from engine.flash.rows import SparseRows, padded
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -100,7 +100,7 @@ def test_pooled_keys_are_means_and_the_same_bits_one_by_one(size: int, dtype: to
     assert found.dtype == torch.float32
 
 
-def rows(window: int = 70, block: int = 8) -> SparseRows:
+def rows(window: int = 72, block: int = 8) -> SparseRows:
     return SparseRows(noise(2, window, 4), noise(2, window, 4), torch.zeros(window, 6), block)
 
 
@@ -118,8 +118,22 @@ def test_only_whole_blocks_are_pooled_and_from_the_row_that_is_written_on() -> N
     assert torch.equal(of.keys[:, :40], side[:40].transpose(0, 1))
 
 
-def test_a_window_may_end_inside_a_block() -> None:
-    of = rows(window=70, block=8)
-    assert len(of.pooled) == 8
-    of.write(60, noise(10, 2, 4), noise(10, 2, 4), noise(10, 6))
-    assert torch.equal(of.pooled[7], pooled(of.index[56:64], 8)[0])
+def test_blocks_are_taken_whole_and_unseen_rows_of_the_first_place_are_zeros() -> None:
+    of, side = rows(), noise(45, 2, 4)
+    for buffer in (of.keys, of.values):
+        buffer.fill_(torch.nan)
+    of.write(0, side, side + 1.0, noise(45, 6))
+    blocks = torch.tensor([[5, 4, 0], [2, 1, 0]])
+    seen = torch.ones(2, 3, 8, dtype=torch.bool)
+    seen[0, 0, 5:] = False
+    k, v = of.take(blocks, seen, of.room(3, 3))
+    assert k.shape == v.shape == (2, 2, 24, 4)
+    want = torch.cat((side[40:45], torch.zeros(3, 2, 4), side[32:40], side[:8]))
+    assert torch.equal(k[0], want.transpose(0, 1))
+    assert torch.equal(
+        v[1], torch.cat([side[8 * n : 8 * n + 8] for n in (2, 1, 0)]).transpose(0, 1) + 1.0
+    )
+
+
+def test_buffers_of_a_window_are_whole_blocks() -> None:
+    assert [padded(window, 8) for window in (1, 8, 9, 300)] == [8, 8, 16, 304]

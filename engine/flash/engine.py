@@ -9,6 +9,7 @@ import torch
 
 from cache.types import CacheState, Cost, Ids, Manifest
 from engine.adapter import Engine
+from engine.device import kernel_files
 from engine.flash.config import FlashConfig
 from engine.flash.decoder import FlashDecoder, RunDelta
 from engine.flash.state import FlashState
@@ -26,7 +27,6 @@ from engine.pictures.places import Place
 _FILES = (
     "engine/adapter.py",
     "engine/config.py",
-    "engine/device.py",
     "engine/flash/config.py",
     "engine/flash/decoder.py",
     "engine/flash/engine.py",
@@ -46,23 +46,23 @@ _FILES = (
     "engine/flash/table_warm.py",
     "engine/flash/weights.py",
     "engine/flash/workspace.py",
-    "engine/kernels/attend_device.py",
-    "engine/kernels/decode_attention.py",
-    "engine/kernels/delta_scan.py",
-    "engine/kernels/rows_e4m3.py",
     "engine/layers/attend.py",
     "engine/layers/attention.py",
     "engine/layers/block.py",
     "engine/layers/conv.py",
     "engine/layers/delta_net.py",
     "engine/layers/delta_rule.py",
+    "engine/layers/delta_wide.py",
     "engine/layers/draft.py",
     "engine/layers/e4m3.py",
     "engine/layers/kv.py",
+    "engine/layers/linear.py",
     "engine/layers/mlp.py",
     "engine/layers/moe.py",
     "engine/layers/norm.py",
     "engine/layers/rope.py",
+    "engine/layers/tiles.py",
+    "engine/layers/wide_rule.py",
     "engine/moe_config.py",
     "engine/vision_config.py",
     "engine/weights.py",
@@ -159,9 +159,13 @@ class Flash(Engine):
         """What computes stored rows, the n-gram table among it; the window does not."""
         decoder, config = self.decoder, self.decoder.config
         knobs = {field.name: str(getattr(config, field.name)) for field in fields(config)}
-        files = tuple(sorted((*_FILES, *decoder.made_by)))
-        made_by = files, knobs, decoder.recipe, self.grid, libraries(), traits()
+        files = tuple(sorted((*_FILES, *decoder.made_by, *kernel_files(decoder.device))))
+        made_by = files, knobs, decoder.recipe, self.grid, libraries(), traits(decoder.device)
         return Manifest(*made_by, weight_files=decoder.weight_files)
+
+    def resident_files(self) -> int:
+        """Page cache of a warm n-gram table."""
+        return self.decoder.table.resident_bytes()
 
     # forward
 

@@ -42,8 +42,9 @@ class SparseAttention:
         self._key_norm = centred(tensors["k_norm.weight"], eps)
         # Queries and keys go through one norm, in which every head has its own weights.
         scales = [1.0 + tensors[f"{name}.weight"].float() for name in ("q_norm", "k_norm")]
-        counts = torch.tensor([config.q_heads, config.kv_heads], device=self._in.device)
-        self._norm = rms(torch.stack(scales).repeat_interleave(counts, dim=0), eps)
+        heads = (config.q_heads, config.kv_heads)
+        wide_scales = [scale.expand(count, -1) for scale, count in zip(scales, heads, strict=True)]
+        self._norm = rms(torch.cat(wide_scales), eps)
         self._index_q_norm = centred(tensors["index_q_norm.weight"], eps)
         self._index_k_norm = centred(tensors["index_k_norm.weight"], eps)
 
@@ -99,13 +100,14 @@ class SparseAttention:
             # Every query attends every block up to its own.
             return attend(q.permute(1, 2, 0, 3), start, rows.keys, rows.values).permute(2, 0, 1, 3)
         blocks = rows.pooled[1 : last - 1]
+        room = rows.room(min(n, TILE), self._top + FIXED_BLOCKS)
         tiles = []
         for at in range(0, n, TILE):
             to = min(at + TILE, n)
             places = torch.arange(start + at, start + to, device=q.device)
             found = scores(index_q[at:to], index_w[at:to], blocks)
             which, filled = chosen(found, places // rows.block, self._top)
-            tiles.append(_over(q[at:to], places, which, filled, start + n, rows))
+            tiles.append(_over(q[at:to], places, which, filled, rows, room))
         return torch.cat(tiles)
 
 
@@ -114,21 +116,17 @@ def _over(
     places: torch.Tensor,
     which: torch.Tensor,
     filled: torch.Tensor,
-    stop: int,
     rows: SparseRows,
+    room: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
     """Attention of q [n, kv heads, group, head_dim] at rows `places` over each one's own blocks.
 
-    which, filled [n, places]: as `chosen` gives them. Rows from `stop` on are never read.
+    which, filled [n, places]: as `chosen` gives them, a query's own block first.
     """
     inside = torch.arange(rows.block, device=q.device)
     taken = which.unsqueeze(2) * rows.block + inside
     seen = (taken <= places.view(-1, 1, 1)) & filled.unsqueeze(2)
-    # Junk must not even be multiplied by a weight of zero: it may be no number.
-    taken = taken.clamp_(0, stop - 1).flatten()
-    shape = (q.shape[1], len(q), -1, q.shape[3])
-    k, v = (
-        side.index_select(1, taken).view(shape).transpose(0, 1) for side in (rows.keys, rows.values)
-    )
+    # A place that is not filled may hold any number.
+    k, v = rows.take(which.clamp_min(0), seen, room)
     mask = seen.flatten(1)[:, None, None]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

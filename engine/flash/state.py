@@ -6,7 +6,7 @@ import torch
 
 from cache.types import CacheState, Section, View
 from engine.flash.config import FlashConfig
-from engine.flash.rows import SparseRows
+from engine.flash.rows import SparseRows, padded
 
 
 class FlashState:
@@ -34,25 +34,26 @@ class FlashState:
         """The last token ids plus one, oldest first; 0 where there is none."""
         self.last = zeros(config.streams, config.hidden)
         """Streams of the last absorbed row; the MTP layer reads them with the next token."""
-        layers, shape = config.attention_layers, (config.kv_heads, window, config.head_dim)
+        rows = padded(window, config.block_rows)
+        layers, shape = config.attention_layers, (config.kv_heads, rows, config.head_dim)
         keys, values = zeros(layers, *shape), zeros(layers, *shape)
-        index = zeros(layers, window, config.index_dim)
+        index = zeros(layers, rows, config.index_dim)
         self.rows = [
             SparseRows(*parts, config.block_rows)
             for parts in zip(keys.unbind(), values.unbind(), index.unbind(), strict=True)
         ]
-        views = [View("K", keys, 2), View("V", values, 2), View("index.K", index, 1)]
+        views = [("K", keys, 2), ("V", values, 2), ("index.K", index, 1)]
         sections = [Section(f"gdn.S.{n}", one) for n, one in enumerate(self.states)]
         sections += [Section(f"gdn.conv.{n}", one) for n, one in enumerate(self.tails)]
         sections += [Section("ple.conv", self.ple_tail), Section("ple.context", self.context)]
         self.mtp_rows: SparseRows | None = None
         if config.draft:
-            own = zeros(*shape), zeros(*shape), zeros(window, config.index_dim)
+            own = zeros(*shape), zeros(*shape), zeros(rows, config.index_dim)
             self.mtp_rows = SparseRows(*own, config.block_rows)
-            names = zip(("mtp.K", "mtp.V", "mtp.index.K"), own, (1, 1, 0), strict=True)
-            views += [View(*view) for view in names]
+            views += zip(("mtp.K", "mtp.V", "mtp.index.K"), own, (1, 1, 0), strict=True)
             sections.append(Section("mtp.last", self.last))
-        self.cache = CacheState(tuple(sections), tuple(views))
+        shown = (View(name, rows.narrow(axis, 0, window), axis) for name, rows, axis in views)
+        self.cache = CacheState(tuple(sections), tuple(shown))
 
     def rebuild(self, length: int) -> None:
         """Pool the index keys of rows [0, length) anew, which a cache has written back."""
