@@ -30,8 +30,9 @@ def carve(memory: memoryview, sizes: Iterable[tuple[int, int]]) -> list[torch.Te
 def split(rows: torch.Tensor, into: torch.Tensor) -> None:
     """Write the planes of `rows`, any dtype, shape and strides, into uint8 (itemsize, elements).
 
-    The first plane has the bytes at the lowest address: those of the lowest value. Both lie on one
-    device. Every bit comes back by `join`, also of what is no number.
+    The first plane has the bytes at the lowest address: those of the lowest value. Rows are cut
+    where they lie; planes may lie there too, or in the host's memory. Every bit comes back by
+    `join`, also of what is no number.
     """
     _check(rows, into)
     ints = _integers(rows.resolve_conj().resolve_neg())
@@ -40,8 +41,12 @@ def split(rows: torch.Tensor, into: torch.Tensor) -> None:
             split(ints[..., half], into[8 * half : 8 * half + 8])
         return
     kernels = kernels_for(rows)
-    if kernels is not None:
-        kernels.split(ints.contiguous().view(-1), into)
+    if kernels is not None or into.device != rows.device:
+        flat = ints.contiguous().view(-1)
+        cut = into if into.device == rows.device else torch.empty_like(into, device=rows.device)
+        (torch_split if kernels is None else kernels.split)(flat, cut)
+        if cut is not into:
+            into.copy_(cut)
         return
     start = 0
     for piece in _pieces(ints) or [ints.contiguous().view(-1)]:
@@ -50,7 +55,10 @@ def split(rows: torch.Tensor, into: torch.Tensor) -> None:
 
 
 def join(planes: torch.Tensor, into: torch.Tensor) -> None:
-    """Write the elements of uint8 planes (itemsize, elements) into a view, whatever its strides."""
+    """Write the elements of uint8 planes (itemsize, elements) into a view, whatever its strides.
+
+    They are joined where the view lies; the planes may lie there too, or in the host's memory.
+    """
     _check(into, planes)
     assert not (into.is_conj() or into.is_neg()), "a view of what it is not"
     ints = _integers(into)
@@ -59,10 +67,10 @@ def join(planes: torch.Tensor, into: torch.Tensor) -> None:
             join(planes[8 * half : 8 * half + 8], ints[..., half])
         return
     kernels = kernels_for(into)
-    pieces = None if kernels is not None else _pieces(ints)
+    pieces = None if kernels is not None or planes.device != into.device else _pieces(ints)
     if pieces is None:
         whole = torch.empty(ints.numel(), dtype=ints.dtype, device=ints.device)
-        (torch_join if kernels is None else kernels.join)(planes, whole)
+        (torch_join if kernels is None else kernels.join)(planes.to(ints.device), whole)
         ints.copy_(whole.view(ints.shape))
         return
     start = 0
@@ -95,7 +103,7 @@ def torch_join(planes: torch.Tensor, into: torch.Tensor) -> None:
 
 
 def _check(rows: torch.Tensor, planes: torch.Tensor) -> None:
-    assert planes.dtype == torch.uint8 and planes.device == rows.device
+    assert planes.dtype == torch.uint8
     assert planes.shape == (rows.itemsize, rows.numel()), "one plane a byte of an element"
 
 
