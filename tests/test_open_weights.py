@@ -3,9 +3,9 @@
 Goal: a directory of each kind, plain or packed, gives the weights that went in, in the dtype that
 is asked for, with the draft layers that are there; what can't be run is named in one line; all that
 decides a row's bits counts in the manifest. Method: directories that engine.checkpoint.save and
-engine.checkpoint.published made, read by engine.checkpoint.open through engine.checkpoint.names and
-engine.checkpoint.tensors, then broken one part at a time. What the names mean is held against
-transformers in test_hybrid_reference.
+engine.checkpoint.published made, read by engine.checkpoint.open through engine.checkpoint.names,
+engine.checkpoint.tensors and engine.checkpoint.json_file, then broken one part at a time. What the
+names mean is held against transformers in test_hybrid_reference.
 """
 
 from __future__ import annotations
