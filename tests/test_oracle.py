@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -114,6 +115,15 @@ def test_the_format_itself_is_torchs() -> None:
     got = back(jitted()(e4m3)(wide(rows)))
     assert torch.equal(got[:, 0], x.to(torch.float8_e4m3fn).double())
     assert not back(jitted()(e4m3)(wide(torch.zeros(2, 4)))).any()
+
+
+def test_float64_stays_inside_the_oracle() -> None:
+    """Other JAX code in the process, a third model's among it, keeps its float32."""
+    wanted(DENSE)
+    assert jnp.ones(3).dtype == jnp.float32 and jnp.sin(np.ones(3)).dtype == jnp.float32
+    assert wanted(DENSE)[1].dtype is torch.float64
+    third = back(jitted()(lambda x: x / 3)(wide(torch.ones(1))))
+    assert float(third) == 1 / 3
 
 
 # planted faults

@@ -35,6 +35,7 @@ from engine.weights import random_weights
 transformers = pytest.importorskip("transformers", reason="the other implementation")
 
 BOUND = 1e-12
+NARROW = torch.Tensor.float
 TEXT = HybridConfig.tiny(draft=False)
 SEEING = HybridConfig.tiny(draft=False, rotary_fraction=0.5, vision=VisionConfig.small())
 
@@ -100,6 +101,15 @@ def test_text_is_qwen3_5() -> None:
     shape = transformers.Qwen3_5TextConfig(**text_config(TEXT))
     model = transformers.Qwen3_5ForCausalLM(shape)
     agree(TEXT, loaded(model, dict(random_weights(TEXT, 3).tensors)))
+
+
+def test_canary_norms_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How sharp the bound is: theirs with one kind of rounding left in."""
+    shape = transformers.Qwen3_5TextConfig(**text_config(TEXT))
+    model = loaded(transformers.Qwen3_5ForCausalLM(shape), dict(random_weights(TEXT, 3).tensors))
+    monkeypatch.setattr(torch.Tensor, "float", NARROW)
+    with pytest.raises(AssertionError, match="not close"):
+        agree(TEXT, model)
 
 
 @pytest.mark.parametrize("renormalise", [True, False])

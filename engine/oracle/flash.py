@@ -14,7 +14,7 @@ import torch
 
 from engine.flash.config import FlashConfig
 from engine.oracle.delta_net import DeltaState
-from engine.oracle.flash_layer import FlashKind, delta_mixer, embed, feed, sparse_mixer
+from engine.oracle.flash_layer import FlashKind, Parts, delta_mixer, embed, feed, sparse_mixer
 from engine.oracle.formulas import rms_norm
 from engine.oracle.per_layer import embedded, ngram_keys
 from engine.oracle.sparse import IndexedRows, pooled
@@ -36,8 +36,8 @@ class FlashOracle:
         self.config, self._kind = config, FlashKind.of(config)
         w = wide_all(tensors)
         self._w = {n: t for n, t in w.items() if not n.startswith(("model.layers.", "mtp.layers."))}
-        self._layers = [under(w, f"model.layers.{at}.") for at in range(config.layers)]
-        self._mtp = under(w, "mtp.layers.0.")
+        self._layers = [Parts.of(under(w, f"model.layers.{at}.")) for at in range(config.layers)]
+        self._mtp = Parts.of(under(w, "mtp.layers.0."))
         self._table = table
         state = DeltaState(
             zeros(config.value_heads, config.key_dim, config.value_dim),
@@ -65,11 +65,11 @@ class FlashOracle:
         streams = self._start(token)
         for at, (w, memory) in enumerate(zip(self._layers, self._memory, strict=True)):
             if isinstance(memory, IndexedRows):
-                streams, self._memory[at] = self._sparse(w, streams, memory)
+                streams, self._memory[at] = self._sparse(w.mixer, streams, memory)
             else:
-                streams, self._memory[at] = delta_mixer(w, streams, memory, kind=self._kind)
-            streams = feed(w, streams, kind=self._kind)
-            streams = embed(w, streams, own[at], kind=self._kind)
+                streams, self._memory[at] = delta_mixer(w.mixer, streams, memory, kind=self._kind)
+            streams = feed(w.mlp, streams, kind=self._kind)
+            streams = embed(w.ple, streams, own[at], kind=self._kind)
         self._streams = streams
         return self._logits(streams, "model")
 
@@ -134,8 +134,8 @@ class FlashOracle:
         """The MTP layer's streams for a token, given the streams before it, and its rows."""
         eps = self._kind.eps
         streams = _fused(under(self._w, "mtp."), self._start(token), before, eps=eps)
-        streams, rows = self._sparse(self._mtp, streams, rows)
-        return feed(self._mtp, streams, kind=self._kind), rows
+        streams, rows = self._sparse(self._mtp.mixer, streams, rows)
+        return feed(self._mtp.mlp, streams, kind=self._kind), rows
 
     def _sparse(
         self, w: Weights, streams: jax.Array, rows: IndexedRows

@@ -41,6 +41,28 @@ class FlashKind:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A layer's weights by its branches: each is compiled once, whatever other branches there are.
+
+    Names stay as they are inside the layer.
+    """
+
+    mixer: Weights
+    mlp: Weights
+    ple: Weights
+
+    @classmethod
+    def of(cls, layer: Weights) -> Parts:
+        """From all weights of a layer; an MTP layer has none for the last branch."""
+        names = (
+            ("self_attn.", "linear_attn.", "input_layernorm.", "mixer_streams."),
+            ("mlp.", "post_attention_layernorm.", "mlp_streams."),
+            ("ple.", "pre_ple_layernorm.", "ple_streams."),
+        )
+        return cls(*({n: w for n, w in layer.items() if n.startswith(own)} for own in names))
+
+
 @jitted("kind")
 def delta_mixer(
     w: Weights, streams: jax.Array, state: DeltaState, *, kind: FlashKind

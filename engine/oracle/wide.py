@@ -41,7 +41,8 @@ def jitted(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def wide(tensor: torch.Tensor) -> jax.Array:
     """A torch tensor of any floating dtype in float64; a copy."""
     with jax.enable_x64(True):
-        return jnp.array(tensor.detach().double().numpy())
+        moved: jax.Array = jax.device_put(tensor.detach().double().numpy().copy())
+    return moved
 
 
 def zeros(*shape: int) -> jax.Array:
