@@ -111,6 +111,8 @@ class _Holdings(Collector):
         budgets = {(cache["name"],): cache["budget_bytes"] for cache in memory["caches"]}
         yield _gauge("held_bytes", "Memory by what holds it", held, "cache")
         yield _gauge("budget_bytes", "Memory that a cache may hold", budgets, "cache")
+        files = {(): memory["resident_files"]}
+        yield _gauge("resident_files_bytes", "Page cache that the engine keeps", files)
         if memory["limits"] is None:
             return
         limits = {(name.removesuffix("_bytes"),): n for name, n in memory["limits"].items()}

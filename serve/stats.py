@@ -70,6 +70,7 @@ def stats(parts: Parts) -> dict[str, Any]:
         "queue": {"waiting": parts.waiting, "active": parts.active, "slots": len(parts.boxes)},
         "memory": {
             **(main.budget.stats() if main.budget is not None else {"limits": None}),
+            "resident_files": main.engine.resident_files(),
             "caches": caches_plan(parts.boxes, parts.disk, parts.spill),
             "worst": worst_plan(parts.boxes, parts.disk, parts.spill),
         },

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,11 +61,10 @@ class ColdTable:
         self.header = self.file.header
         self.said = ""
         """Why rows go through the page cache after all, or one by one; "" while they don't."""
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.file.close)
             self._handle, self.unit = self._open()
-        except BaseException:
-            self.file.close()
-            raise
+            undo.pop_all()
         self.file.drop()
         self.hot = HotRows(self.header.rows, self.header.row_bytes, cache_bytes)
         # A row may begin within a unit and end within another.
@@ -193,5 +192,6 @@ def _takes(handle: int, unit: int) -> bool:
 def _gathered(memory: NDArray[np.uint8], places: Offsets, header: Header) -> NDArray[np.uint8]:
     """Copies of the rows that begin at these places."""
     size = header.row_bytes
-    windows = np.lib.stride_tricks.sliding_window_view(memory, size)
+    # A window of a row's size at every byte.
+    windows = np.ndarray((len(memory) - size + 1, size), np.uint8, memory, strides=(1, 1))
     return windows[places]

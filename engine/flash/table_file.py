@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,15 +164,18 @@ def write_blocks(
     """
     part = f"{path}.part"
     try:
-        try:
+        with ExitStack() as undo:
+            undo.callback(_remove, part)
             _write(part, header, blocks, progress or (lambda done, rows: None))
             os.replace(part, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(part)
-            raise
+            undo.pop_all()
     except OSError as error:
         raise BadInput(path, None, f"cannot be written: {error.strerror}") from None
+
+
+def _remove(part: str) -> None:
+    with suppress(OSError):
+        os.unlink(part)
 
 
 def _write(part: str, header: Header, blocks: Iterable[torch.Tensor], progress: Progress) -> None:

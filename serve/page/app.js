@@ -100,6 +100,10 @@ function plan(stats) {
     ? `slack ${memory(limits.slack_bytes)}, given back so far ${memory(given)}, ` +
       `prompts refused ${count(stats.memory.refused)}`
     : "nobody counts this engine's memory";
+  if (stats.memory.resident_files) {
+    $("memory-note").textContent +=
+      `, page cache kept for the model ${memory(stats.memory.resident_files)}`;
+  }
   if (!worst) return;
   $("worst").className = worst.fits ? "note" : "note bad";
   $("worst").textContent = worst.fits
