@@ -232,9 +232,8 @@ class FlashConfig:
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint's config.json holds."""
-        shape = asdict(self)
-        # The one word that every reader of such a file looks for.
-        return {"model_type": MODEL_TYPE, "vocab_size": shape.pop("vocab"), **shape}
+        shape = {_WORDS.get(name, name): value for name, value in asdict(self).items()}
+        return {"model_type": MODEL_TYPE, **shape}
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], **changes: Any) -> FlashConfig:
@@ -244,13 +243,14 @@ class FlashConfig:
         if (kind := config.get("model_type")) != MODEL_TYPE:
             raise BadCheckpoint(f"config: model_type is {kind!r}, not {MODEL_TYPE!r}")
         known = {field.name for field in fields(cls)}
-        named = {_WORDS.get(name, name): value for name, value in config.items()}
-        shape = {name: value for name, value in named.items() if name in known} | changes
         for name in _NEEDED:
-            if name not in shape:
-                raise BadCheckpoint(f"config: {name} is missing")
-        return cls(**shape)
+            if (word := _WORDS.get(name, name)) not in config:
+                raise BadCheckpoint(f"config: {word} is missing")
+        words = {_WORDS.get(name, name): name for name in known}
+        shape = {words[word]: value for word, value in config.items() if word in words}
+        return cls(**shape | changes)
 
 
-_WORDS = {"vocab_size": "vocab"}
+_WORDS = {"vocab": "vocab_size"}
+"""Ours, and those of a file where they are others."""
 _NEEDED = [field.name for field in fields(FlashConfig) if field.default is MISSING]

@@ -12,7 +12,7 @@ import torch
 
 from engine.flash.config import FlashConfig
 from engine.flash.table import MemoryTable, Table
-from engine.weights import DECAY_FASTEST, DECAY_SLOWEST, Shape, nothing
+from engine.weights import DECAY_FASTEST, DECAY_SLOWEST, Shape, as_stored, nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +131,17 @@ def _ple_shapes(config: FlashConfig) -> dict[str, Shape]:
 def random_weights(
     config: FlashConfig, seed: int, table: Table | None = None, silent: Sequence[int] = ()
 ) -> FlashWeights:
-    """Weights drawn in float32 from `seed`, then rounded to the config's dtype.
+    """Weights drawn in float32 from `seed`, then rounded to the config's dtype but for decay rates.
 
     Without a table one is drawn from the same seed and held in memory. Greedy decoding never writes
     `silent` tokens: their output rows are zero, and with them their logits, which the highest of
     many others is above.
     """
     generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        name: _draw(name, shape, generator).to(config.torch_dtype)
-        for name, shape in expected_shapes(config).items()
-    }
+    tensors = {}
+    for name, shape in expected_shapes(config).items():
+        drawn = _draw(name, shape, generator)
+        tensors[name] = drawn if as_stored(name) else drawn.to(config.torch_dtype)
     recipe = f"random seed={seed}"
     if silent:
         assert not config.tie_embeddings, "a token that is silent is still read"
