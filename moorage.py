@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from engine.bad import BadInput
+from engine.knobs import Knobs
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Look at traces.")
@@ -18,6 +19,8 @@ check_app = typer.Typer(
     no_args_is_help=True, help="Hold the caches to their gates on this machine."
 )
 app.add_typer(check_app, name="check")
+model_app = typer.Typer(no_args_is_help=True, help="Look at models' sizes, and make small ones.")
+app.add_typer(model_app, name="model")
 
 Traces = Annotated[list[str], typer.Argument(help="files, folders, or `night` (the bundled one)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
@@ -35,7 +38,22 @@ OnDrive = Annotated[
     Path,
     typer.Option("--dir", help="on the drive; a folder is made there and removed", readable=False),
 ]
-GateModel = Annotated[str, typer.Option(help="of the gate: random or witness")]
+ModelName = Annotated[
+    str,
+    typer.Option(help="witness, random, flash, third, or a checkpoint's folder", metavar="MODEL"),
+]
+GateModel = Annotated[
+    str,
+    typer.Option(
+        help="of the gate: random, witness, flash, third, or a checkpoint's folder", metavar="MODEL"
+    ),
+]
+Dtype = Annotated[str, typer.Option(help="float32 or bfloat16; else what the files say")]
+Kv = Annotated[str, typer.Option(help="keys and values: as the model computes, or e4m3")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N")]
+Threads = Annotated[int, typer.Option(min=0, help="of a product; 0 is what suits the model")]
+Table = Annotated[str, typer.Option(help="an n-gram table is read warm (page cache) or cold")]
+TableCache = Annotated[int, typer.Option("--table-cache-mb", min=0, help="MiB a cold one keeps")]
 Gib = Annotated[float, typer.Option(help="GiB of rows that are moved each time")]
 Rounds = Annotated[int, typer.Option(help="how often, raw direct I/O beside it")]
 GateSeed = Annotated[int, typer.Option("--seed", help="decides tokens, weights and bytes")]
@@ -44,7 +62,7 @@ GateSeed = Annotated[int, typer.Option("--seed", help="decides tokens, weights a
 @app.command()
 def replay(
     traces: Traces,
-    model: Annotated[str, typer.Option(help="witness or random")] = "witness",
+    model: ModelName = "witness",
     profile: ProfileName = "spark-27b",
     arrivals: Annotated[
         str, typer.Option(help="recorded (open loop), or closed: each waits for the one before")
@@ -83,6 +101,12 @@ def replay(
         bool, typer.Option("--suffix-readonly", help="open it, and write nothing")
     ] = False,
     suffix_mb: Annotated[int, typer.Option(help="MiB it may take; then half is forgotten")] = 192,
+    dtype: Dtype = "",
+    kv: Kv = "model",
+    device: Device = "cpu",
+    threads: Threads = 0,
+    table: Table = "warm",
+    table_cache_mb: TableCache = 2_048,
 ) -> None:
     """Replay recorded requests through the caches; print what was reused, re-read and verified."""
     from replay.commands import run_replay
@@ -106,6 +130,7 @@ def replay(
         restarts=restart,
         kills=kill,
         suffix=suffix,
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
     )
     raise typer.Exit(status)
 
@@ -173,12 +198,18 @@ def fingerprint(
     places: Annotated[
         list[str], typer.Argument(help="folders of the disk tier, or records of theirs: one or two")
     ] = [],  # noqa: B006
-    model: Annotated[str, typer.Option(help="witness or random")] = "witness",
+    model: ModelName = "witness",
     profile: ProfileName = "spark-27b",
     settings: Set = [],  # noqa: B006
     seed: Annotated[int, typer.Option("--seed", help="decides a random model's weights")] = 0,
     adopt_from: AdoptFrom = [],  # noqa: B006
     as_json: AsJson = False,
+    dtype: Dtype = "",
+    kv: Kv = "model",
+    device: Device = "cpu",
+    threads: Threads = 0,
+    table: Table = "warm",
+    table_cache_mb: TableCache = 2_048,
 ) -> None:
     """Print what computes rows here; or what is apart between a folder's files and this, or two."""
     from replay.fingerprints import run_fingerprint
@@ -191,6 +222,7 @@ def fingerprint(
         seed=seed,
         adopt_from=adopt_from,
         as_json=as_json,
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
     )
 
 
@@ -209,13 +241,20 @@ def record(
 
 @app.command()
 def serve(
-    model: Annotated[str, typer.Option(help="random: the small embedded one")] = "random",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="random or flash: small embedded ones; or a checkpoint's folder", metavar="MODEL"
+        ),
+    ] = "random",
     name: Annotated[str, typer.Option(help="the model's name, as clients ask for it")] = "",
     tokenizer: Annotated[
         Path | None,
         typer.Option(help="a checkpoint's folder: its tokenizer and chat template", metavar="DIR"),
     ] = None,
-    window: Annotated[int, typer.Option(help="tokens of the context")] = 131_072,
+    window: Annotated[
+        int, typer.Option(min=0, help="tokens of the context; 0 is what suits the model")
+    ] = 0,
     seed: Annotated[int, typer.Option("--seed", help="decides a random model's weights")] = 0,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="port; 0 is any free one")] = 8_000,
@@ -252,6 +291,12 @@ def serve(
         int, typer.Option(min=0, help="MiB of answers that identical greedy requests get again")
     ] = 0,
     adopt_from: AdoptFrom = [],  # noqa: B006
+    dtype: Dtype = "",
+    kv: Kv = "model",
+    device: Device = "cpu",
+    threads: Threads = 0,
+    table: Table = "warm",
+    table_cache_mb: TableCache = 2_048,
 ) -> None:
     """Serve chat over the caches: an OpenAI-compatible API, and a page that says what they do."""
     from serve.command import Flags, Setup
@@ -271,6 +316,7 @@ def serve(
         script=script,
         record=record,
         box_lock=box_lock,
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
     )
     setup = Setup(cache_dir, parallel, side_window, tuple(adopt_from), response_cache)
     run_serve(flags, setup)
@@ -337,6 +383,12 @@ def check_disk(
     settings: Set = [],  # noqa: B006
     seed: GateSeed = 0,
     as_json: AsJson = False,
+    dtype: Dtype = "",
+    kv: Kv = "model",
+    device: Device = "cpu",
+    threads: Threads = 0,
+    table: Table = "warm",
+    table_cache_mb: TableCache = 2_048,
 ) -> None:
     """Save heads to a real drive and bring them back: bits, then rates beside raw direct I/O."""
     from replay.check_disk import run_check_disk
@@ -350,6 +402,7 @@ def check_disk(
         settings=settings,
         seed=seed,
         as_json=as_json,
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
     )
     raise typer.Exit(status)
 
@@ -365,6 +418,12 @@ def check_spill(
     settings: Set = [],  # noqa: B006
     seed: GateSeed = 0,
     as_json: AsJson = False,
+    dtype: Dtype = "",
+    kv: Kv = "model",
+    device: Device = "cpu",
+    threads: Threads = 0,
+    table: Table = "warm",
+    table_cache_mb: TableCache = 2_048,
 ) -> None:
     """Save conversations to a real drive and bring them back: bits, then rates beside raw I/O."""
     from replay.check_spill import run_check_spill
@@ -379,8 +438,85 @@ def check_spill(
         settings=settings,
         seed=seed,
         as_json=as_json,
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
     )
     raise typer.Exit(status)
+
+
+@check_app.command("gates")
+def check_gates(
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="where files go; else a temporary folder", readable=False),
+    ] = None,
+    model: GateModel = "random",
+    profile: ProfileName = "spark-27b",
+    settings: Set = [],  # noqa: B006
+    seed: GateSeed = 0,
+    as_json: AsJson = False,
+    dtype: Dtype = "",
+    kv: Kv = "model",
+    device: Device = "cpu",
+    threads: Threads = 0,
+    table: Table = "warm",
+    table_cache_mb: TableCache = 2_048,
+) -> None:
+    """Bring conversations back by every tier, memory and files, each beside a cold prefill."""
+    from replay.check_gates import run_check_gates
+
+    status = run_check_gates(
+        directory,
+        model=model,
+        profile=profile,
+        settings=settings,
+        seed=seed,
+        as_json=as_json,
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
+    )
+    raise typer.Exit(status)
+
+
+@model_app.command("show")
+def model_show(
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL", help="27b, flash-next, or a checkpoint's folder")
+    ],
+    dtype: Dtype = "",
+    kv: Kv = "model",
+    draft_layers: Annotated[
+        int | None, typer.Option(min=1, help="of the 27b, as two drafters' rows are ten layers'")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a model's weights, copies of state and rows take; nothing of it is allocated."""
+    from engine.show_model import run_show
+
+    run_show(name, dtype=dtype, kv=kv, draft_layers=draft_layers, as_json=as_json)
+
+
+@model_app.command("make")
+def model_make(
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="qwen3_5, qwen3_5_text, qwen3_next or flash")
+    ],
+    out: Annotated[Path, typer.Option(help="folder to make")],
+    size: Annotated[str, typer.Option(help="tiny, small, or of the hybrids 50m")] = "small",
+    seed: Annotated[int, typer.Option("--seed", help="decides the weights")] = 0,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
+    nvfp4: Annotated[bool, typer.Option("--nvfp4", help="pack the projections")] = False,
+    shard_mb: Annotated[int, typer.Option(min=1, help="MiB of a file at most")] = 5_120,
+) -> None:
+    """Make a small random checkpoint, with the bundled tokenizer: to serve, replay and check."""
+    from engine.make_model import make
+
+    make(kind, out, size=size, seed=seed, dtype=dtype, nvfp4=nvfp4, shard_bytes=shard_mb << 20)
+
+
+def _knobs(
+    dtype: str, kv: str, device: str, threads: int, table: str, table_cache_mb: int
+) -> Knobs:
+    """How a model is run; raises BadInput."""
+    return Knobs(dtype, kv, device, threads, table, table_cache_mb << 20)
 
 
 def main(arguments: list[str] | None = None) -> None:

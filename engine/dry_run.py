@@ -13,7 +13,7 @@ from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.weights import Weights, expected_shapes
 
-DRAFT = "draft."
+DRAFTS = ("draft.", "mtp.")
 """What the names of the drafters' views begin with."""
 
 
@@ -57,7 +57,7 @@ class Sizes:
     def draft_row_bytes(self) -> int:
         """The drafters' part of it."""
         views = self.view_row_bytes.items()
-        return sum(nbytes for name, nbytes in views if name.startswith(DRAFT))
+        return sum(nbytes for name, nbytes in views if name.startswith(DRAFTS))
 
     @property
     def kv_row_bytes(self) -> int:

@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from cache.disk.spent import PARTS
-from engine.bad import BadInput
+from engine.knobs import PLAIN, Knobs
 from replay.commands import board_of
 from replay.disk_gate import STEPS, gate
 from replay.drive_rates import Bench, Sizes
 from replay.found import Found, print_gate, print_rounds
 from replay.gate_case import Case
-from replay.models import MODELS
+from replay.models import known
 from replay.place import own_folder, refuse_small
 from replay.progress import progress
 from replay.rounds import WARM_UP, Changed, Round, refuse_rounds
@@ -36,17 +36,17 @@ def run_check_disk(
     settings: Sequence[str],
     seed: int,
     as_json: bool,
+    knobs: Knobs = PLAIN,
 ) -> int:
     """`moorage check disk`; returns the exit status, 1 when the gate failed. Raises BadInput."""
     board = board_of(profile, settings)
-    if model not in MODELS:
-        raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")
+    known(model)
     refuse_rounds(gib, rounds)
     sizes = Sizes.of(board, gib * 2**30)
     refuse_small(directory, sizes.drive_bytes + GATE_BYTES, sizes.memory_bytes)
     pairs = tuple((key, value) for key, _, value in (text.partition("=") for text in settings))
     with own_folder(directory) as folder:
-        found = check(folder, Case(model, profile, pairs, seed), board, sizes, rounds)
+        found = check(folder, Case(model, profile, pairs, seed, knobs), board, sizes, rounds)
     if as_json:
         sys.stdout.write(json.dumps(found.figures()) + "\n")
     else:

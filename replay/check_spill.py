@@ -15,10 +15,11 @@ from rich.console import Console
 from cache.disk.spent import PARTS
 from cache.spill.codec import Mode
 from engine.bad import BadInput
+from engine.knobs import PLAIN, Knobs
 from replay.commands import board_of
 from replay.found import Found, print_gate, print_rounds, say
 from replay.gate_case import Case
-from replay.models import MODELS
+from replay.models import known
 from replay.place import own_folder, refuse_small
 from replay.progress import progress
 from replay.rounds import RATES, WARM_UP, Changed, Round, refuse_rounds
@@ -86,11 +87,11 @@ def run_check_spill(
     settings: Sequence[str],
     seed: int,
     as_json: bool,
+    knobs: Knobs = PLAIN,
 ) -> int:
     """`moorage check spill`; returns the exit status, 1 when the gate failed. Raises BadInput."""
     board = board_of(profile, settings)
-    if model not in MODELS:
-        raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")
+    known(model)
     if codec not in CODECS:
         raise BadInput("--codec", None, f"{codec!r} is none of {', '.join(CODECS)}")
     refuse_rounds(gib, rounds)
@@ -99,7 +100,9 @@ def run_check_spill(
     pairs = tuple((key, value) for key, _, value in (text.partition("=") for text in settings))
     modes = [mode for mode in MODES if codec in (mode, "both")]
     with own_folder(directory) as folder:
-        checked = check(folder, Case(model, profile, pairs, seed), board, sizes, modes, rounds)
+        checked = check(
+            folder, Case(model, profile, pairs, seed, knobs), board, sizes, modes, rounds
+        )
     if as_json:
         sys.stdout.write(json.dumps(checked.figures()) + "\n")
     else:

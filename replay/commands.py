@@ -16,11 +16,13 @@ from rich.console import Console
 from cache.host import OsFiles, SystemClock
 from cache.journal import Journal
 from engine.bad import BadInput, OnBad, refuse
+from engine.knobs import PLAIN, Knobs
 from engine.pictures.leave_out import Cap
 from replay.doctor import cause_table, parting_table, print_diagnosis
 from replay.driver import Options, Replay
 from replay.ending import Asked, asked_to_end
 from replay.ledger import LedgerRow, to_frame
+from replay.models import board_for, known
 from replay.page import render
 from replay.progress import progress
 from replay.readers.detect import read_traces
@@ -35,7 +37,7 @@ from sim.compute import PrefillTime
 from sim.profile import Profile, load, with_settings
 
 NIGHT = Path(__file__).parent / "data" / "night.jsonl.zst"
-DEFAULT_VERIFY = {"witness": "all", "random": "20"}
+DEFAULT_VERIFY = {"witness": "all"}
 """The witness checks every request at little cost; a cold prefill of each is another matter."""
 
 
@@ -72,6 +74,7 @@ def run_replay(
     restarts: Sequence[str] = (),
     kills: Sequence[str] = (),
     suffix: Flags | None = None,
+    knobs: Knobs = PLAIN,
 ) -> int:
     """`moorage replay`; returns the exit status: 1 when a gate failed, 128 and the number of the
     signal that ended it early."""
@@ -81,13 +84,14 @@ def run_replay(
         raise BadInput("--cache-dir", None, "is for the drive's tiers; disk=off, spill=off")
     if adopt_from and cache_dir is None:
         raise BadInput("--adopt-from", None, "needs --cache-dir: simulated files are new")
-    share = _share(verify or DEFAULT_VERIFY.get(model, "all"))
+    share = _share(verify or DEFAULT_VERIFY.get(model, "20"))
     spaced = _arrivals(arrivals)
     traces, skipped = traces_of(names, skip_bad, console, board=board)
+    board = board_for(known(model), board, traces)
     with opened(suffix, traces, board, seed) as store:
         ends = restarts_of(restarts, sum(len(trace.requests) for trace in traces), kills)
         disk = cache_dir, tuple(adopt_from), ends
-        options = Options(board, model, spaced, users, share, seed, store, *disk)
+        options = Options(board, model, spaced, users, share, seed, store, *disk, knobs)
         replay = started(traces, options, out)
         # Without a directory nothing lasts that an end could leave whole.
         with asked_to_end(replay.stop) if cache_dir is not None else nullcontext(Asked()) as asked:

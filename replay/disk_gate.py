@@ -64,10 +64,10 @@ class House:
         """Opens the tier there, or makes one; raises BadInput."""
         board = case.board
         board = replace(board, window=(LINES + 4) * board.grid, side_window=board.grid)
-        self.grid, self._vocab, self._seed = board.grid, board.vocab, case.seed
-        self.head = drawn(LINES * board.grid + board.grid // 4, case.seed, board.vocab)
+        engine = build(case.model, board, case.seed, knobs=case.knobs)
+        self.grid, self._vocab, self._seed = board.grid, engine.vocab, case.seed
+        self.head = drawn(LINES * board.grid + board.grid // 4, case.seed, engine.vocab)
         """What all sessions begin with."""
-        engine = build(case.model, board, case.seed)
         self.files, self._jobs = DirectFiles(folder), ThreadJobs()
         # Whatever the board's rows weigh: what is on the drive is to be read.
         config = DiskConfig(

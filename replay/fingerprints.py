@@ -20,6 +20,7 @@ from cache.format import Bad, read_record
 from cache.host import OsFiles
 from engine.bad import BadInput
 from engine.identity import older_fingerprints, tree_inputs
+from engine.knobs import PLAIN, Knobs
 from replay.commands import board_of
 from replay.models import build
 
@@ -49,6 +50,7 @@ def run_fingerprint(
     seed: int,
     adopt_from: Sequence[str],
     as_json: bool,
+    knobs: Knobs = PLAIN,
 ) -> None:
     """`moorage fingerprint`: this tree's, or what is apart between two; raises BadInput.
 
@@ -61,7 +63,7 @@ def run_fingerprint(
     if len(found) == 2:
         _compare(console, found[0], found[1], as_json)
         return
-    here, older = made_here(model, profile, settings, seed, adopt_from)
+    here, older = made_here(model, profile, settings, seed, adopt_from, knobs)
     if found:
         _compare(console, found[0], here, as_json)
     elif as_json:
@@ -72,12 +74,17 @@ def run_fingerprint(
 
 
 def made_here(
-    model: str, profile: str, settings: Sequence[str], seed: int, adopt_from: Sequence[str] = ()
+    model: str,
+    profile: str,
+    settings: Sequence[str],
+    seed: int,
+    adopt_from: Sequence[str] = (),
+    knobs: Knobs = PLAIN,
 ) -> tuple[Made, dict[str, list[str]]]:
     """This tree's fingerprint for a model on a board, and what older formulas give."""
     board = board_of(profile, settings)
     # The window is no part of it, and a small one is made at once.
-    manifest = build(model, replace(board, window=board.grid), seed).manifest()
+    manifest = build(model, replace(board, window=board.grid), seed, knobs=knobs).manifest()
     try:
         inputs = tree_inputs(manifest)
         older = older_fingerprints(manifest, adopt_from)

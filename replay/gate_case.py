@@ -16,6 +16,7 @@ from cache.format import Header, read_header
 from cache.ports import PAGE
 from cache.types import Ids
 from engine.identity import ROOT
+from engine.knobs import PLAIN, Knobs
 from sim.profile import Profile, load, with_settings
 
 
@@ -28,12 +29,13 @@ class Case:
     settings: tuple[tuple[str, str], ...]
     """(key, value) of the profile, as a person sets them."""
     seed: int
+    knobs: Knobs = PLAIN
 
     @classmethod
     def told(cls, of: Mapping[str, Any]) -> Case:
         """From its fields as JSON holds them."""
         settings = tuple((key, value) for key, value in of["settings"])
-        return cls(of["model"], of["profile"], settings, of["seed"])
+        return cls(of["model"], of["profile"], settings, of["seed"], Knobs(**of["knobs"]))
 
     @property
     def board(self) -> Profile:

@@ -58,7 +58,7 @@ class Lives:
     def _started(self) -> Process:
         """Engine and caches made anew, on the files that are there; raises BadInput."""
         options, own = self._options, None
-        engine = build(options.model, options.profile, options.seed)
+        engine = build(options.model, options.profile, options.seed, knobs=options.knobs)
         if self._bay is not None:
             self._opened = self._bay.open(engine, self._deploys)
             own = self._opened.jobs

@@ -1,8 +1,9 @@
-"""The models a replay can run on: the witness, and the random hybrid."""
+"""The models a replay can run on: the witness, random ones, and checkpoint directories."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from dataclasses import replace
 
 from cache.align import Alignment
 from cache.anchors import AnchorConfig
@@ -14,40 +15,67 @@ from cache.pieces import Pieces
 from cache.snapshot import StoreConfig
 from engine.adapter import Engine
 from engine.bad import BadInput
-from engine.config import HybridConfig
-from engine.hybrid import Hybrid
+from engine.knobs import PLAIN, Knobs
+from engine.open_model import RANDOM, is_directory, load, shape_of
 from engine.pictures.encoded import Encoded
 from engine.witness import Witness
+from replay.pieces import WHITESPACE_END
+from replay.trace import Trace
 from replay.verify import ColdVerifier, Verifier, WitnessVerifier
 from sim.profile import Profile
 
-MODELS = ("witness", "random")
+MODELS = ("witness", *RANDOM)
 
 
-def build(model: str, profile: Profile, seed: int, *, block_logits: bool = False) -> Engine:
-    """The engine of this name at the profile's grid and window.
+def known(model: str) -> str:
+    """A model's name as `build` takes it; raises BadInput for one that is none."""
+    if model in MODELS or is_directory(model):
+        return model
+    raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}, and no directory")
+
+
+def build(
+    model: str,
+    profile: Profile,
+    seed: int,
+    *,
+    block_logits: bool = False,
+    knobs: Knobs = PLAIN,
+) -> Engine:
+    """The engine of this name at the profile's grid and window; raises BadInput.
 
     Forced decoding needs no `block_logits`, which take longer than the rest of a verify block.
     """
     cost = profile.cost
-    if model == "witness":
+    if known(model) == "witness":
         return Witness(
             profile.grid, profile.window, vocab=profile.vocab, cost=cost, block_logits=block_logits
         )
-    if model == "random":
-        # So narrow a model is faster on one thread, and its bits don't hang on the machine's cores.
-        torch.set_num_threads(1)
-        config = HybridConfig.replay(vocab=profile.vocab)
-        return Hybrid.random(
-            config,
-            seed,
-            grid=profile.grid,
-            window=profile.window,
-            cost=cost,
-            block_logits=block_logits,
-            encoded=Encoded(profile.encoded_bytes, profile.encoded_row_bytes),
-        )
-    raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}")
+    loaded = load(model, knobs, seed=seed, vocab=profile.vocab)
+    return loaded.engine(
+        grid=profile.grid,
+        window=profile.window,
+        cost=cost,
+        block_logits=block_logits,
+        encoded=Encoded(profile.encoded_bytes, profile.encoded_row_bytes),
+    )
+
+
+def board_for(model: str, board: Profile, traces: Sequence[Trace]) -> Profile:
+    """The board with a checkpoint's vocabulary; raises BadInput for traces it can't read."""
+    if model in MODELS:
+        return board
+    shape = shape_of(model)
+    for trace in traces:
+        needed = trace.live.pieces.vocab if trace.live is not None else WHITESPACE_END + 2
+        if shape.vocab < needed:
+            what = f"knows {shape.vocab:,} tokens; {trace.name} needs {needed:,}"
+            raise BadInput(model, None, what)
+        pictured = next((one.id for one in trace.requests if one.images), None)
+        if pictured is not None and not shape.sees:
+            what = f"reads no pictures, and request {pictured} of {trace.name} has some"
+            raise BadInput(model, None, what)
+    return replace(board, vocab=shape.vocab)
 
 
 def verifier(engine: Engine) -> Verifier:

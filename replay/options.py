@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache.suffix_store import SuffixStore
+from engine.knobs import PLAIN, Knobs
 from replay.restarts import Restart
 from replay.schedule import Arrivals
 from sim.profile import Profile
@@ -17,6 +18,7 @@ class Options:
 
     profile: Profile
     model: str = "witness"
+    """One of replay.models.MODELS, or a checkpoint directory."""
     arrivals: Arrivals = Arrivals.RECORDED
     users: int = 1
     verify: float = 1.0
@@ -30,3 +32,4 @@ class Options:
     """Folders that this tree lay in when those were written, if it has moved since."""
     restarts: tuple[Restart, ...] = ()
     """Ascending."""
+    knobs: Knobs = PLAIN

@@ -100,8 +100,10 @@ class Home:
         """Opens the spill there, or makes one; raises BadInput."""
         board = case.board
         board = replace(board, window=(LINES + 4) * board.grid, side_window=board.grid)
-        self.grid, self.vocab, self._seed = board.grid, board.vocab, case.seed
-        engine = self._engine = build(case.model, board, case.seed, block_logits=True)
+        engine = self._engine = build(
+            case.model, board, case.seed, block_logits=True, knobs=case.knobs
+        )
+        self.grid, self.vocab, self._seed = board.grid, engine.vocab, case.seed
         self._jobs, self._workers, self._clock = ThreadJobs(), ThreadWorkers(), SystemClock()
         self._folder = folder
         self._spill: Spill | None = None

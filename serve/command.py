@@ -20,19 +20,23 @@ from engine.chat.checkpoint import load_dialect
 from engine.chat.dialect import Bundled, Dialect
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from engine.knobs import PLAIN, Knobs
+from engine.open_model import is_directory, load, shape_of
+from engine.pictures.encoded import Encoded
 from serve.about import About
 from serve.app import app_of
 from serve.box_lock import BoxLock
 from serve.doors import Rules, must_have_token, read_token, rules_of
-from serve.embedded import embedded
+from serve.embedded import load_embedded
 from serve.house import House, Setup
 from serve.recording import Reel
 from serve.script import Script
 from serve.service import Service
 from serve.stopping import Server
 
-RANDOM = "random"
-GRID = 1_024
+WINDOW = 131_072
+RANDOM = ("random", "flash")
+"""Embedded models."""
 RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS = 160, 32
 """After so many tokens the random model's answers are ended for it, and its thoughts."""
 GRACE_S = 5
@@ -43,10 +47,11 @@ GRACE_S = 5
 class Flags:
     """The command line's; a house's own are in `Setup`."""
 
-    model: str = RANDOM
+    model: str = RANDOM[0]
     name: str = ""
     tokenizer: Path | None = None
-    window: int = 131_072
+    window: int = 0
+    """0 is what suits the model: WINDOW, or fewer where a checkpoint was made for fewer."""
     seed: int = 0
     host: str = "127.0.0.1"
     port: int = 8_000
@@ -56,6 +61,7 @@ class Flags:
     script: Path | None = None
     record: Path | None = None
     box_lock: Path | None = None
+    knobs: Knobs = PLAIN
 
 
 def serve(flags: Flags, setup: Setup) -> None:
@@ -83,9 +89,7 @@ def _serve(
         raise BadInput("--script", None, "needs the bundled chat format, not a tokenizer's own")
     engine = engine_of(flags, dialect)
     house = House(engine, dialect, setup)
-    about = About(
-        flags.name or f"moorage-{flags.model}", RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS
-    )
+    about = about_of(flags)
     lock = BoxLock(flags.box_lock, house.clock) if flags.box_lock is not None else None
     service = Service(house, about, script, lock)
     reel = Reel(flags.record) if flags.record is not None else None
@@ -106,19 +110,43 @@ def _serve(
 
 
 def dialect_of(flags: Flags) -> Dialect:
-    """The model's chat format; raises BadInput."""
+    """The chat format of a flag's folder, of the model's own, or the bundled one; raises BadInput."""
     if flags.tokenizer is not None:
         return load_dialect(flags.tokenizer)
+    if flags.model not in RANDOM:
+        if not is_directory(flags.model):
+            what = f"{flags.model!r} is none of {', '.join(RANDOM)}, and no directory"
+            raise BadInput("--model", None, what)
+        return load_dialect(Path(flags.model))
     return Bundled(Template(Tokenizer()))
 
 
 def engine_of(flags: Flags, dialect: Dialect) -> Engine:
     """The engine of the flags; raises BadInput."""
-    if flags.model != RANDOM:
-        raise BadInput("--model", None, f"{flags.model!r} is not served here; `random` is")
-    if flags.window % GRID or flags.window < 4 * GRID:
-        raise BadInput("--window", None, f"must be a multiple of {GRID:,}, at least {4 * GRID:,}")
-    return embedded(dialect, flags.seed, grid=GRID, window=flags.window)
+    if flags.model in RANDOM:
+        loaded = load_embedded(flags.model, dialect, flags.seed, flags.knobs)
+    else:
+        known, needed = shape_of(flags.model).vocab, dialect.tokenizer.vocab
+        if needed > known:
+            place = str(flags.tokenizer or flags.model)
+            what = f"its tokenizer has {needed:,} tokens, the model knows {known:,}"
+            raise BadInput(place, None, what)
+        loaded = load(flags.model, flags.knobs)
+    grid, most = loaded.grid, loaded.window_max
+    window = flags.window or min(WINDOW, most or WINDOW) // grid * grid
+    if window % grid or window < 4 * grid:
+        raise BadInput("--window", None, f"must be a multiple of {grid:,}, at least {4 * grid:,}")
+    if most is not None and window > most:
+        raise BadInput("--window", None, f"{window:,} is more than the model's {most:,} positions")
+    return loaded.engine(grid=grid, window=window, encoded=Encoded())
+
+
+def about_of(flags: Flags) -> About:
+    """A random model is not left to find the end of an answer; a checkpoint is."""
+    if flags.model in RANDOM:
+        name = flags.name or f"moorage-{flags.model}"
+        return About(name, RANDOM_ANSWER_TOKENS, RANDOM_THINKING_TOKENS)
+    return About(flags.name or Path(flags.model).resolve().name)
 
 
 def _bound(host: str, port: int) -> socket.socket:

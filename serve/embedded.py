@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import torch
-
+from engine.adapter import Engine
 from engine.chat.dialect import Dialect
-from engine.chat.tokenizer import Tokenizer
-from engine.config import HybridConfig
-from engine.hybrid import Hybrid
-from engine.layers.decoder import Decoder
+from engine.chat.silent import silent
+from engine.knobs import PLAIN, Knobs
+from engine.loaded import Loaded
+from engine.open_model import load
 from engine.pictures.encoded import Encoded
-from engine.weights import random_weights
 
 
-def embedded(dialect: Dialect, seed: int, *, grid: int, window: int) -> Hybrid:
-    """An engine over the dialect's vocabulary.
-
-    So narrow a model is faster on one thread, and its bits don't hang on the machine's cores.
-    """
-    torch.set_num_threads(1)
-    config = HybridConfig.replay(vocab=dialect.tokenizer.vocab, tie_embeddings=False)
-    weights = random_weights(config, seed, silent(dialect))
-    return Hybrid(Decoder(weights), grid=grid, window=window, encoded=Encoded())
+def embedded(dialect: Dialect, seed: int, *, grid: int, window: int) -> Engine:
+    """An engine over the dialect's vocabulary."""
+    return load_embedded("random", dialect, seed).engine(
+        grid=grid, window=window, encoded=Encoded()
+    )
 
 
-def silent(dialect: Dialect) -> list[int]:
-    """Tokens that are part of a character, or structure other than an answer's end.
-
-    What a client is sent comes back as the same tokens only when it is text.
-    """
-    tokenizer = dialect.tokenizer
-    structure = set(tokenizer.ids.values()) - dialect.stop_ids
-    return [id for id in range(tokenizer.vocab) if id in structure or not _is_text(tokenizer, id)]
-
-
-def _is_text(tokenizer: Tokenizer, id: int) -> bool:
-    try:
-        return bool(tokenizer.piece(id).decode())
-    except UnicodeDecodeError:
-        return False
+def load_embedded(name: str, dialect: Dialect, seed: int, knobs: Knobs = PLAIN) -> Loaded:
+    """The weights of an embedded model over the dialect's vocabulary; raises BadInput."""
+    return load(name, knobs, seed=seed, vocab=dialect.tokenizer.vocab, silent=silent(dialect))

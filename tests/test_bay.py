@@ -123,7 +123,7 @@ def test_the_random_model_reads_back_what_the_witness_does(monkeypatch: pytest.M
     def tiny(**changes: object) -> HybridConfig:
         return HybridConfig.tiny(**{"vocab": BOARD.vocab, "hidden": 32, **changes})
 
-    monkeypatch.setattr(models.HybridConfig, "replay", tiny)
+    monkeypatch.setattr(HybridConfig, "replay", tiny)
     seen, computed = (
         ledger([small_night(3, 10)], restarts=(Restart(6),), model=model)
         for model in ("witness", "random")

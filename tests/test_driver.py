@@ -38,7 +38,7 @@ def tiny_random(monkeypatch: pytest.MonkeyPatch) -> None:
     def replay(**changes: object) -> HybridConfig:
         return HybridConfig.tiny(**{"vocab": BOARD.vocab, "hidden": 32, **changes})
 
-    monkeypatch.setattr(models.HybridConfig, "replay", replay)
+    monkeypatch.setattr(HybridConfig, "replay", replay)
 
 
 @pytest.mark.parametrize("seed", range(6))

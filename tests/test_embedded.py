@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from served import DIALECT, Served, serving
 
+from engine.chat.silent import silent
 from engine.weights import random_weights
 from serve.about import About
-from serve.embedded import embedded, silent
+from serve.embedded import embedded
 
 
 def speaking() -> Any:

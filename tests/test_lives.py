@@ -127,7 +127,7 @@ def test_the_random_model_keeps_what_the_witness_does(monkeypatch: pytest.Monkey
     def tiny(**changes: object) -> HybridConfig:
         return HybridConfig.tiny(**{"vocab": BOARD.vocab, "hidden": 32, **changes})
 
-    monkeypatch.setattr(models.HybridConfig, "replay", tiny)
+    monkeypatch.setattr(HybridConfig, "replay", tiny)
     (_, seen), (_, computed) = (
         run([small_night(3, 7)], restarts=(Restart(4),), model=model)
         for model in ("witness", "random")
