@@ -1,7 +1,8 @@
-"""Weights of the hybrid model by their published tensor names: random, from a dict, from files.
+"""Weights of the hybrid model by their published tensor names, and random ones from a seed
 
 Sources: the names and shapes are those of the Qwen3.5 checkpoints (`model.*`, `lm_head.*`), of
-their multi-token-prediction layer (`mtp.*`) and of their vision tower (`model.visual.*`).
+their multi-token-prediction layer (`mtp.*`) and of their vision tower (`model.visual.*`), and those
+of the Qwen3-Next checkpoints for experts (`mlp.experts.N.*`, `mlp.shared_expert.*`).
 """
 
 from __future__ import annotations
@@ -10,23 +11,17 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from cache.fingerprint import weight_digest
-from engine.bad import BadCheckpoint
 from engine.config import HybridConfig
 from engine.moe_config import MoeConfig
 from engine.vision_config import VisionConfig
 
 Shape = tuple[int, ...]
-
-# Multimodal checkpoints keep the text model one level down.
-_NESTED = "model.language_model."
 
 # The slowest and the fastest head forget at these rates a token. The usual initialisation forgets
 # within a token, and a wrong state would leave no trace in the logits.
@@ -47,7 +42,7 @@ class Weights:
     config: HybridConfig
     tensors: Mapping[str, torch.Tensor]
     recipe: str
-    """How to get the same bits again: a seed, a digest of the content, or the files."""
+    """How to get the same bits again: a seed, or the files."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Paths of the files they were read from, to a digest of each."""
     made_by: tuple[str, ...] = ()
@@ -220,60 +215,12 @@ def _draw_decay(name: str, shape: Shape, generator: torch.Generator) -> torch.Te
     return torch.log(torch.expm1(rate / 4.0))
 
 
-def weights_from(
-    config: HybridConfig, tensors: Mapping[str, torch.Tensor], recipe: str | None = None
-) -> Weights:
-    """Check `tensors` against `config` and cast them; without a recipe the content is digested.
-
-    Tensors that the config has no use for (vision, a draft layer when `draft` is off) are left out.
-    Raises BadCheckpoint naming the first tensor that is missing or misshapen.
-    """
-    plain = {
-        "model." + name.removeprefix(_NESTED) if name.startswith(_NESTED) else name: tensor
-        for name, tensor in tensors.items()
-    }
-    kept: dict[str, torch.Tensor] = {}
-    for name, shape in expected_shapes(config).items():
-        if name not in plain:
-            raise BadCheckpoint(f"weights: {name} is missing")
-        tensor = plain[name].detach()
-        if tuple(tensor.shape) != shape:
-            raise BadCheckpoint(f"weights: {name} is {tuple(tensor.shape)}, not {shape}")
-        if not tensor.is_floating_point():
-            raise BadCheckpoint(f"weights: {name} is {tensor.dtype}, not a floating-point type")
-        kept[name] = tensor if as_stored(name) else tensor.to(config.torch_dtype)
-    return Weights(config, kept, recipe or f"sha256 {digest(kept)}")
-
-
 def as_stored(name: str) -> bool:
     """Whether a tensor keeps the dtype it is stored in: decay rates are read in float32."""
     return name.endswith(("A_log", "dt_bias"))
-
-
-def read_safetensors(config: HybridConfig, files: Sequence[str]) -> Weights:
-    """Weights from safetensors files that together hold every tensor."""
-    tensors: dict[str, torch.Tensor] = {}
-    digests: dict[str, str] = {}
-    for file in files:
-        try:
-            tensors |= load_file(file)
-            digests[file] = file_digest(file)
-        except (SafetensorError, OSError) as error:
-            raise BadCheckpoint(f"{file}: {str(error).splitlines()[0]}") from error
-    return replace(weights_from(config, tensors, "files"), files=digests)
 
 
 def file_digest(path: str) -> str:
     """Size and content of a weights file, a large one's sampled. Raises OSError."""
     data = np.memmap(path, np.uint8, "r")
     return weight_digest(len(data), lambda offset, nbytes: data[offset : offset + nbytes].tobytes())
-
-
-def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes, in the order of the names."""
-    total = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        total.update(tensor.view(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()

@@ -19,13 +19,14 @@ from engine.chat.dialect import Bundled
 from engine.chat.messages import Message, Reply, Show, messages_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
-from engine.config import HybridConfig, VisionConfig
+from engine.config import HybridConfig
 from engine.events import Tokens
 from engine.hybrid import Hybrid
 from engine.pictures.picture import Picture
 from engine.prompt import Prompt
 from engine.sampling import Greedy
 from engine.turn import Reader, turn
+from engine.vision_config import VisionConfig
 from serve.compaction import Album, Continued, Miss, continuation
 from serve.record_parts import CompactionParts, parts_of
 

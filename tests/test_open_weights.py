@@ -33,7 +33,7 @@ from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.moe_config import MoeConfig
 from engine.vision_config import VisionConfig
-from engine.weights import Weights, random_weights, weights_from
+from engine.weights import Weights, random_weights
 
 TEXT = HybridConfig.tiny()
 NEXT = HybridConfig.tiny(moe=MoeConfig.small(), tie_embeddings=False)
@@ -104,7 +104,7 @@ def test_packed_weights_are_the_nearest_that_fit(tmp_path: Path, name: str) -> N
 def test_a_packed_model_computes_what_its_unpacked_weights_do(tmp_path: Path) -> None:
     saved(tmp_path, "next", nvfp4=True)
     read = open_weights(tmp_path)
-    plain = weights_from(read.config, dict(read.tensors))
+    plain = Weights(read.config, dict(read.tensors), "unpacked before")
     ids = np.random.default_rng(0).integers(0, 499, 64).astype(np.int32)
     both = [Hybrid(Decoder(w), grid=64, window=64).prefill(ids) for w in (read, plain)]
     assert torch.equal(*both)

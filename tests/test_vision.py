@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from engine.config import HybridConfig, VisionConfig
+from engine.config import HybridConfig
 from engine.layers import vision
 from engine.layers.vision import Tower, in_blocks, one_thread
 from engine.oracle.vision import tower as oracle_tower
 from engine.pictures.patches import named
 from engine.pictures.picture import Picture
+from engine.vision_config import VisionConfig
 from engine.weights import random_weights
 
 CONFIG = HybridConfig.tiny(vision=VisionConfig.small())

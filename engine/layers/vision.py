@@ -13,10 +13,10 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 
-from engine.config import VisionConfig
 from engine.layers.norm import rounded
 from engine.layers.rope import Angles
 from engine.pictures.picture import Picture
+from engine.vision_config import VisionConfig
 
 EPS = 1e-6
 _PIECE = 1 << 12

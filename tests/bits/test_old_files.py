@@ -23,8 +23,9 @@ from cache.budget import freely
 from cache.format import Header
 from cache.journal import TurnRow
 from cache.types import Manifest
-from engine.config import HybridConfig, VisionConfig
+from engine.config import HybridConfig
 from engine.hybrid import Hybrid
+from engine.vision_config import VisionConfig
 from replay.verify import Verdict
 from sim.files import SimFiles
 
