@@ -17,17 +17,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up import MadeUp
-from safetensors.torch import save_file
 
 from cache.fingerprint import apart, digest
 from cache.types import Manifest
 from engine.adapter import Engine
+from engine.checkpoint.open import open_weights
+from engine.checkpoint.save import save_checkpoint
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
 from engine.identity import ROOT, identity_of, older_fingerprints, tree_inputs
 from engine.layers.decoder import Decoder
-from engine.weights import random_weights, read_safetensors
+from engine.third import Third
+from engine.weights import random_weights
 from engine.witness import Witness
 from sim.files import SimFiles
 
@@ -52,11 +53,11 @@ class Tree:
 
     @property
     def weights(self) -> Path:
-        return self.root / "weights" / "a.safetensors"
+        return self.root / "weights" / "model.safetensors"
 
     def manifest(self) -> Manifest:
         """Of the engine that this tree's weights make."""
-        weights = read_safetensors(CONFIG, [str(self.weights)])
+        weights = open_weights(self.weights.parent)
         return Hybrid(Decoder(weights), grid=64, window=128).manifest()
 
     def present(self) -> str:
@@ -84,8 +85,7 @@ class Tree:
 def tree(tmp_path: Path) -> Tree:
     made = Tree(tmp_path / "first")
     shutil.copytree(ROOT / "engine", made.root / "engine", ignore=shutil.ignore_patterns("__*"))
-    made.weights.parent.mkdir()
-    save_file(dict(random_weights(CONFIG, 3).tensors), made.weights)
+    save_checkpoint(random_weights(CONFIG, 3), made.weights.parent, kind="qwen3_5_text")
     return made
 
 
@@ -129,7 +129,7 @@ def test_a_byte_of_the_weights_sweeps_them(tree: Tree) -> None:
     older = tree.older()
     tree.change_a_byte()
     after = tree_inputs(tree.manifest(), tree.root)
-    assert [found[0] for found in apart(before, after)] == ["weights a.safetensors"]
+    assert [found[0] for found in apart(before, after)] == ["weights model.safetensors"]
     assert tree.older() == older, "which the older formula did not see"
 
 
@@ -150,10 +150,9 @@ def test_a_moved_tree_keeps_them(tree: Tree, tmp_path: Path) -> None:
 def test_weights_outside_the_tree_may_lie_anywhere(tree: Tree, tmp_path: Path) -> None:
     before, manifest = tree.present(), tree.manifest()
     assert list(manifest.weight_files) == [str(tree.weights)]
-    elsewhere = tmp_path / "elsewhere" / "a.safetensors"
-    elsewhere.parent.mkdir()
-    tree.weights.rename(elsewhere)
-    weights = read_safetensors(CONFIG, [str(elsewhere)])
+    elsewhere = tmp_path / "elsewhere"
+    tree.weights.parent.rename(elsewhere)
+    weights = open_weights(elsewhere)
     moved = Hybrid(Decoder(weights), grid=64, window=128).manifest()
     assert digest(tree_inputs(moved, tree.root)) == before
 
@@ -215,6 +214,7 @@ def imported(path: str) -> frozenset[str]:
 
 ENGINES: dict[str, Engine] = {
     "engine/hybrid.py": Hybrid.random(CONFIG, 3, grid=64, window=128),
+    "engine/third.py": Third(64, 128),
     "engine/witness.py": Witness(64, 128),
 }
 PICTURES = {f"engine/pictures/{name}.py" for name in ("encoded", "picture", "places")}
@@ -243,5 +243,5 @@ def test_canary_a_manifest_that_lacks_a_file_or_has_one_too_many(path: str) -> N
 
 
 def test_every_engine_says_what_computes_it() -> None:
-    engines = [*ENGINES.values(), MadeUp(4, 16)]
+    engines = ENGINES.values()
     assert len({identity_of(engine).fingerprint for engine in engines}) == len(engines)
