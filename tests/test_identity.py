@@ -24,6 +24,8 @@ from engine.adapter import Engine
 from engine.checkpoint.open import open_weights
 from engine.checkpoint.save import save_checkpoint
 from engine.config import HybridConfig
+from engine.flash.config import FlashConfig
+from engine.flash.engine import Flash
 from engine.hybrid import Hybrid
 from engine.identity import ROOT, identity_of, older_fingerprints, tree_inputs
 from engine.layers.decoder import Decoder
@@ -38,8 +40,11 @@ NOT_ROWS = {
     "cache/budget.py": "memory",
     "cache/keys.py": "ids, which are compared and never computed with",
     "cache/fingerprint.py": "this",
+    "cache/checksum.py": "refuses a table's torn header",
+    "cache/ports.py": "what a page is",
     "engine/bad.py": "refusals",
     "engine/capture.py": "a lock",
+    "engine/device.py": "listed with its kernels where a device computes",
     "engine/machine.py": "says what the machine is",
 }
 """What an engine imports and no row hangs on."""
@@ -213,6 +218,7 @@ def imported(path: str) -> frozenset[str]:
 
 
 ENGINES: dict[str, Engine] = {
+    "engine/flash/engine.py": Flash.random(FlashConfig.tiny(), 3, grid=64, window=128),
     "engine/hybrid.py": Hybrid.random(CONFIG, 3, grid=64, window=128),
     "engine/third.py": Third(64, 128),
     "engine/witness.py": Witness(64, 128),
