@@ -33,9 +33,12 @@ WORLD = re.compile(
 EVERYWHERE = re.compile(r"except (Base)?Exception\b(?! as error:\n)|\bFIXME\b|\bTODO\b|\bXXX\b")
 UNSEEDED = re.compile(r"\brandom\.(random|randint|choice|shuffle|sample|randrange)\(")
 MODEL_WORDS = re.compile(
-    r"\b(hybrid|witness|gdn|gated.delta|delta.?net|attention|qwen\w*|mtp|rope|conv|transformers?)\b",
+    r"\b(hybrid|flash|third|witness|gdn|gated.delta|delta.?net|delta.rule|attention|indexer|log.sparse"
+    r"|qwen\w*|mtp|mrope|rope|rotary|softmax|conv|ngram\w*|ple|per.layer|moe|experts?|router"
+    r"|e4m3|nvfp4|vision|tower|jax|transformers?)\b",
     re.I,
 )
+"""What names a model, a kind of layer or a tensor. Suffixes have n-grams too."""
 HOSTS = {
     "cache/host.py",
     "cache/direct.py",
@@ -227,4 +230,6 @@ def test_canary_banned_call(source: str) -> None:
 
 def test_canary_long_function_and_model_word() -> None:
     assert long_functions("def f():\n" + "    x = 1\n" * 71)
-    assert MODEL_WORDS.findall("the gdn state")
+    for said in ("the gdn state", "index.K of an Indexer", "a third model", "float8 e4m3", "MoE"):
+        assert MODEL_WORDS.findall(said), said
+    assert not MODEL_WORDS.findall("n-grams of float8_e4m3fn, and two thirds of them")
