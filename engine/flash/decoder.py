@@ -17,6 +17,7 @@ from engine.flash.streams import Branch, stream_sum
 from engine.flash.weights import FlashWeights
 from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import under
+from engine.layers.linear import linear
 from engine.layers.mlp import Mlp
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
@@ -117,4 +118,4 @@ class FlashDecoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab] of hiddens [n, hidden], in the model's dtype."""
-        return F.linear(hidden, self._head)
+        return linear(hidden, self._head)

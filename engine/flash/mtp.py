@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 
 from engine.flash.config import FlashConfig
 from engine.flash.rows import SparseRows
 from engine.flash.sparse_attention import SparseAttention
 from engine.flash.streams import Branch, stream_sum
 from engine.layers.draft import under
+from engine.layers.linear import linear
 from engine.layers.mlp import Mlp
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
@@ -68,4 +68,4 @@ class Mtp:
 
     def _mixed(self, embedded: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:
         side = self._of_embedding(embedded).expand_as(streams)
-        return F.linear(torch.cat((side, self._of_streams(streams)), dim=-1), self._fc)
+        return linear(torch.cat((side, self._of_streams(streams)), dim=-1), self._fc)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from engine.flash.config import HASH_FACTOR, HASH_PRIME, FlashConfig
 from engine.flash.table import Table
 from engine.layers.conv import causal_conv
+from engine.layers.linear import linear
 
 
 class PerLayer:
@@ -37,7 +38,7 @@ class PerLayer:
         keys = ngram_keys(tokens, self._longest, self._table_rows)
         # The table lies on the host wherever the weights are.
         found = self._table.rows(keys.flatten().cpu()).to(self._proj)
-        stream = F.embedding(ids, self._embed) + F.linear(found.view(len(ids), -1), self._proj)
+        stream = F.embedding(ids, self._embed) + linear(found.view(len(ids), -1), self._proj)
         mixed, joined = causal_conv(stream, tail, self._taps)
         return mixed, tokens, joined
 
@@ -66,4 +67,4 @@ class PleBranch:
 
     def __call__(self, x: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
         """Forward x [n, hidden] with the layer's embeddings [n, ple_dim]."""
-        return F.linear(F.silu(F.linear(x, self._gate)) * embedded, self._up)
+        return linear(F.silu(linear(x, self._gate)) * embedded, self._up)

@@ -11,6 +11,7 @@ from engine.flash.config import FIXED_BLOCKS, FlashConfig
 from engine.flash.indexer import chosen, scores
 from engine.flash.rows import SparseRows
 from engine.layers.attend import attend
+from engine.layers.linear import linear
 from engine.layers.norm import centred, rms
 from engine.layers.rope import Angles
 
@@ -54,18 +55,18 @@ class SparseAttention:
         `turn` has the angles of their positions.
         """
         n, heads = len(x), self._q_heads + self._kv_heads
-        parts = torch.split_with_sizes(F.linear(x, self._in), self._splits, -1)
+        parts = torch.split_with_sizes(linear(x, self._in), self._splits, -1)
         pair, v, index_k, gate, index_q, index_w = parts
         turned = turn(self._norm(pair.view(n, heads, self._head)))
         q, k = torch.split_with_sizes(turned, (self._q_heads, self._kv_heads), 1)
         self._write(k, v, index_k, start, rows)
         index_q = self._index_q_norm(index_q.view(n, -1, self._index))
         mixed = self._attend(q, index_q, index_w, start, rows).reshape(n, -1)
-        return F.linear(mixed * gate.sigmoid(), self._out)
+        return linear(mixed * gate.sigmoid(), self._out)
 
     def rows(self, x: torch.Tensor, start: int, rows: SparseRows, turn: Angles) -> None:
         """Write the rows [start, start + n) of x [n, hidden] and nothing more."""
-        k, v, index_k = F.linear(x, self._own).split_with_sizes(self._own_splits, -1)
+        k, v, index_k = linear(x, self._own).split_with_sizes(self._own_splits, -1)
         shaped = k.view(len(x), self._kv_heads, self._head)
         self._write(turn(self._key_norm(shaped)), v, index_k, start, rows)
 

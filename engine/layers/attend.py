@@ -16,12 +16,24 @@ def attend(q: torch.Tensor, past: int, keys: torch.Tensor, values: torch.Tensor)
     makes no [n, past] mask. The key lengths passed are those of the grid, never the window's.
     """
     n, stop = q.shape[2], past + q.shape[2]
-    if n == 1 or past == 0:
-        return _flash(q, keys[:, :stop], values[:, :stop], causal=n > 1)[0]
-    old, old_weight = _flash(q, keys[:, :past], values[:, :past], causal=False)
+    if n == 1:
+        return _past(q, keys[:, :stop], values[:, :stop])[0]
+    if past == 0:
+        return _flash(q, keys[:, :stop], values[:, :stop], causal=True)[0]
+    old, old_weight = _past(q, keys[:, :past], values[:, :past])
     new, new_weight = _flash(q, keys[:, past:stop], values[:, past:stop], causal=True)
     share = (old_weight - new_weight).sigmoid_().unsqueeze(3)
     return rounded(torch.lerp(new.float(), old.float(), share), q)
+
+
+def _past(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every query sees every row, so all of a group's queries are rows of one head: a CPU's kernel
+    then reads k and v once for the group, where it would once for each of its heads.
+    """
+    if q.shape[1] == 1 or kernels_for(q.device) is not None:
+        return _flash(q, k, v, causal=False)
+    out, weight = _flash(q.flatten(1, 2).unsqueeze(1), k, v, causal=False)
+    return out.view(q.shape), weight.view(q.shape[:3])
 
 
 def _flash(

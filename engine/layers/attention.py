@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 
 from engine.config import HybridConfig
 from engine.layers.kv import Kv
+from engine.layers.linear import linear
 from engine.layers.norm import centred, rms
 from engine.layers.rope import Angles
 
@@ -42,17 +42,17 @@ class Attention:
         `turn` has the angles of their positions.
         """
         n, heads = len(x), self._q_heads + self._kv_heads
-        pair, v, gate = torch.split_with_sizes(F.linear(x, self._in), self._splits, -1)
+        pair, v, gate = torch.split_with_sizes(linear(x, self._in), self._splits, -1)
         turned = turn(self._norm(pair.view(n, heads, self._head)))
         q, k = torch.split_with_sizes(turned, (self._q_heads, self._kv_heads), 1)
         rows.write(start, k, v.view(n, self._kv_heads, self._head))
         grouped = q.view(n, self._kv_heads, -1, self._head).permute(1, 2, 0, 3)
         mixed = rows.attend(grouped, start).permute(2, 0, 1, 3).reshape(n, -1)
-        return F.linear(mixed * gate.sigmoid(), self._out)
+        return linear(mixed * gate.sigmoid(), self._out)
 
     def rows(self, x: torch.Tensor, start: int, rows: Kv, turn: Angles) -> None:
         """Write the rows [start, start + n) of x [n, hidden] and nothing more."""
-        k, v = F.linear(x, self._kv).view(len(x), 2, self._kv_heads, self._head).unbind(1)
+        k, v = linear(x, self._kv).view(len(x), 2, self._kv_heads, self._head).unbind(1)
         rows.write(start, turn(self._key_norm(k)), v)
 
 

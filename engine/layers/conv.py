@@ -27,6 +27,30 @@ def causal_conv(
     return F.silu(rounded(total, rows)), joined
 
 
+def causal_conv_into(
+    outs: Sequence[torch.Tensor],
+    window: torch.Tensor,
+    taps: Sequence[Sequence[torch.Tensor]],
+) -> None:
+    """`causal_conv` of a few rows, float32, its channels parted among `outs` [n, channels].
+
+    window [kernel - 1 + n, all channels], in whose dtype the sum and its silu are rounded; taps an
+    out's own, kernel times [channels], float32.
+    """
+    wide, first = window.float(), 0
+    for out, own in zip(outs, taps, strict=True):
+        n, channels = out.shape
+        columns = wide[:, first : first + channels]
+        first += channels
+        torch.mul(columns[:n], own[0], out=out)
+        for at, tap in enumerate(own[1:], 1):
+            out.addcmul_(columns[at : at + n], tap)
+        if window.dtype is out.dtype:
+            F.silu(out, inplace=True)
+        else:
+            out.copy_(F.silu(out.to(window.dtype), inplace=True))
+
+
 def next_tail(joined: torch.Tensor, count: int, kernel: int) -> torch.Tensor:
     """The tail [..., channels, kernel - 1] once `count` rows behind the old tail are absorbed.
 

@@ -12,6 +12,7 @@ from engine.layers.attention import Attention
 from engine.layers.delta_net import DeltaNet
 from engine.layers.draft import Draft, under
 from engine.layers.kv import Kv
+from engine.layers.linear import linear
 from engine.layers.moe import mlp_of
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
@@ -96,4 +97,4 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab] of hiddens [n, hidden], in the model's dtype."""
-        return F.linear(hidden, self._head)
+        return linear(hidden, self._head)

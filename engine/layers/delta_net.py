@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from engine.config import HybridConfig
 from engine.layers import delta_rule
 from engine.layers.conv import causal_conv, next_tail
+from engine.layers.delta_wide import WIDE_NUMBERS, WideChunk
+from engine.layers.linear import linear
 from engine.layers.norm import UNIT_EPS, GatedNorm, Norm, rounded
+from engine.layers.tiles import tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,22 @@ class DeltaNet:
         lengths = torch.tensor([config.key_dim**-0.5, 1.0]).to(self._out.device)
         self._unit = Norm(lengths.view(2, 1, 1), UNIT_EPS)
 
+        self._wide = self._wide_chunk(config)
+
+    def _wide_chunk(self, config: HybridConfig) -> WideChunk | None:
+        """On a CPU, where heads are wide enough for it."""
+        numbers = config.value_heads * config.key_dim * config.value_dim
+        if numbers < WIDE_NUMBERS or self._out.device.type != "cpu":
+            return None
+        parted = [torch.split_with_sizes(tap, self._pair_splits) for tap in self._taps]
+        heads = (config.key_heads, config.key_dim, config.value_heads, config.value_dim)
+        return WideChunk(*heads, self._unit, list(zip(*parted, strict=True)))
+
     def chunk(self, x: torch.Tensor, state: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
         """Forward rows x [n, hidden]; `state` and `tail` absorb them, in place."""
+        if self._wide is not None:
+            rows, gate, b, a = torch.split_with_sizes(linear(x, self._in), self._splits, -1)
+            return self._output(self._wide(rows, *self._rates(a, b), state, tail), gate)
         p = self._project(x, tail)
         o = delta_rule.scan(p.q, p.k, p.v, p.g, p.beta, state)
         tail.copy_(next_tail(p.joined, len(x), self._kernel))
@@ -84,7 +101,7 @@ class DeltaNet:
         return self._output(o.transpose(0, 1), p.gate), held
 
     def _project(self, x: torch.Tensor, tail: torch.Tensor) -> Projected:
-        rows, gate, b, a = torch.split_with_sizes(F.linear(x, self._in), self._splits, -1)
+        rows, gate, b, a = torch.split_with_sizes(linear(x, self._in), self._splits, -1)
         mixed, joined = causal_conv(rows, tail, self._taps)
         n, wide = len(x), mixed.float()
         pair, v = torch.split_with_sizes(wide, self._pair_splits, -1)
@@ -93,11 +110,19 @@ class DeltaNet:
             # A key head serves consecutive value heads.
             pair = pair.repeat_interleave(self._repeats, dim=2)
         q, k = pair.unbind(1)
-        g = F.softplus(a.float() + self._bias).mul_(self._rate)
         shaped = v.view(n, self._value_heads, self._value_dim)
-        return Projected(q, k, shaped, g, b.sigmoid().float(), gate, joined)
+        return Projected(q, k, shaped, *self._rates(a, b), gate, joined)
+
+    def _rates(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """g, the logarithm of a token's decay, and beta: [n, value heads], float32."""
+        return F.softplus(a.float() + self._bias).mul_(self._rate), b.sigmoid().float()
 
     def _output(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         n = len(gate)
         shaped = gate.view(n, self._value_heads, self._value_dim)
-        return F.linear(self._norm(rounded(o, gate), shaped).reshape(n, -1), self._out)
+        made = [
+            self._norm(rounded(o[start:stop], gate), shaped[start:stop])
+            for start, stop in tiles(n, gate.shape[1])
+        ]
+        mixed = made[0] if len(made) == 1 else torch.cat(made)
+        return linear(mixed.reshape(n, -1), self._out)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 
 from engine.config import HybridConfig
 from engine.layers.attention import Attention
 from engine.layers.kv import Kv
+from engine.layers.linear import linear
 from engine.layers.moe import mlp_of
 from engine.layers.norm import centred
 from engine.layers.rope import Angles
@@ -92,7 +92,7 @@ class Draft:
     ) -> torch.Tensor:
         """What the last layer reads, [n, hidden]; writes the rows of all before it."""
         sides = (self._of_embedding(embedded), self._of_hidden(hidden))
-        x = F.linear(torch.cat(sides, dim=-1), self._fc)
+        x = linear(torch.cat(sides, dim=-1), self._fc)
         for layer, own in zip(self._first, rows, strict=False):
             x = layer(x, start, own, turn)
         return x

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
+from engine.layers.linear import linear
+from engine.layers.tiles import tiles
+
 
 class Mlp:
     """One layer's weights."""
@@ -18,5 +21,9 @@ class Mlp:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Forward x [n, hidden]."""
-        gate, up = F.linear(x, self._in).chunk(2, -1)
-        return F.linear(F.silu(gate) * up, self._out)
+        gate, up = linear(x, self._in).chunk(2, -1)
+        made = [
+            F.silu(gate[start:stop]).mul_(up[start:stop])
+            for start, stop in tiles(len(x), gate.shape[1])
+        ]
+        return linear(made[0] if len(made) == 1 else torch.cat(made), self._out)

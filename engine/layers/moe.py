@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
+from engine.layers.linear import linear
 from engine.layers.mlp import Mlp
 from engine.layers.norm import rounded
 from engine.moe_config import MoeConfig
@@ -36,7 +37,7 @@ class Moe:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Forward x [n, hidden]."""
-        shared = F.linear(x, self._shared_gate).sigmoid() * self._shared(x)
+        shared = linear(x, self._shared_gate).sigmoid() * self._shared(x)
         return self._chosen(x) + shared
 
     def route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +45,7 @@ class Moe:
 
         Shares are softmax(router x) in float32, of the highest ones, highest first.
         """
-        odds = F.linear(x, self._router).softmax(-1, torch.float32)
+        odds = linear(x, self._router).softmax(-1, torch.float32)
         share, chosen = odds.topk(self._per_token, -1)
         if self._renormalise:
             share = share / share.sum(-1, keepdim=True)
@@ -80,4 +81,4 @@ def mlp_of(config: MoeConfig | None, tensors: Mapping[str, torch.Tensor]) -> Mlp
 
 def _forward(expert: Expert, x: torch.Tensor) -> torch.Tensor:
     gate, up, down = expert
-    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+    return linear(F.silu(linear(x, gate)) * linear(x, up), down)

@@ -26,8 +26,14 @@ class Norm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise over the last axis; shape and dtype stay."""
         wide = x.float()
-        length = torch.hypot(torch.linalg.vector_norm(wide, 2, -1, True), self._floor)
-        return rounded(wide * (self._scale / length), x)
+        return rounded(wide * self._factor(wide), x)
+
+    def into(self, out: torch.Tensor, x: torch.Tensor) -> None:
+        """The same of float32 x, written where it is needed: `out` has x's shape and dtype."""
+        torch.mul(x, self._factor(x), out=out)
+
+    def _factor(self, x: torch.Tensor) -> torch.Tensor:
+        return self._scale / torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), self._floor)
 
 
 def rms(scale: torch.Tensor, eps: float) -> Norm:
@@ -46,11 +52,16 @@ class GatedNorm:
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         self._weight = weight
-        self._rms = rms(torch.ones_like(weight), eps)
+        channels = len(weight)
+        # One scale for all channels: what is divided by a length is then one number a row.
+        self._rms = Norm(
+            weight.new_full((1,), math.sqrt(channels), dtype=torch.float32), eps * channels
+        )
 
     def __call__(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """x and gate [..., channels]; rounds to x's dtype after each factor but the gate's own."""
-        return rounded(self._weight * self._rms(x) * F.silu(gate.float()), x)
+        # In place: a product of two dtypes is taken in the wider one and rounded to x's.
+        return self._rms(x).mul_(self._weight).mul_(F.silu(gate.float()))
 
 
 def rounded(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
