@@ -20,6 +20,7 @@ from engine.chat.checkpoint import load_dialect
 from engine.chat.dialect import Bundled, Dialect
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
+from engine.checkpoint.open import check_tokenizer
 from engine.knobs import PLAIN, Knobs
 from engine.open_model import is_directory, load, shape_of
 from engine.pictures.encoded import Encoded
@@ -110,7 +111,7 @@ def _serve(
 
 
 def dialect_of(flags: Flags) -> Dialect:
-    """The chat format of a flag's folder, of the model's own, or the bundled one; raises BadInput."""
+    """The chat format: of a folder that is named, the model's own, or ours; raises BadInput."""
     if flags.tokenizer is not None:
         return load_dialect(flags.tokenizer)
     if flags.model not in RANDOM:
@@ -126,11 +127,8 @@ def engine_of(flags: Flags, dialect: Dialect) -> Engine:
     if flags.model in RANDOM:
         loaded = load_embedded(flags.model, dialect, flags.seed, flags.knobs)
     else:
-        known, needed = shape_of(flags.model).vocab, dialect.tokenizer.vocab
-        if needed > known:
-            place = str(flags.tokenizer or flags.model)
-            what = f"its tokenizer has {needed:,} tokens, the model knows {known:,}"
-            raise BadInput(place, None, what)
+        vocab, source = shape_of(flags.model).vocab, str(flags.tokenizer or flags.model)
+        check_tokenizer(vocab, dialect.tokenizer, source)
         loaded = load(flags.model, flags.knobs)
     grid, most = loaded.grid, loaded.window_max
     window = flags.window or min(WINDOW, most or WINDOW) // grid * grid

@@ -60,10 +60,10 @@ def open_weights(directory: Path, *, dtype: str | None = None, kv: str = "model"
     return Weights(config, tensors, recipe, files, MADE_BY, shards.release)
 
 
-def check_tokenizer(config: HybridConfig, tokenizer: Vocabulary, source: str) -> None:
+def check_tokenizer(vocab: int, tokenizer: Vocabulary, source: str) -> None:
     """Raise BadInput, named after `source`, when a tokenizer writes ids that the model has not."""
-    if tokenizer.vocab > config.vocab:
-        what = f"has {tokenizer.vocab} ids, the model's vocabulary {config.vocab}"
+    if tokenizer.vocab > vocab:
+        what = f"its tokenizer has {tokenizer.vocab:,} ids, the model's vocabulary {vocab:,}"
         raise BadInput(source, None, what)
 
 
