@@ -51,8 +51,8 @@ def _activations(config: FlashConfig) -> int:
 
 
 def _gathered_bytes(config: FlashConfig, item: int) -> int:
-    """For a row that a tile's queries attend: keys and values, its place (in int64, once cut to
-    the rows there are), whether it is seen, and the mask that the product reads.
+    """For a row that a tile's queries attend: keys and values, its place in int64, whether it is
+    seen (twice), and the mask that the product reads.
     """
     return TILE * (2 * config.kv_heads * config.head_dim * item + 8 + 2 + 4)
 
