@@ -68,4 +68,5 @@ class Mtp:
 
     def _mixed(self, embedded: torch.Tensor, streams: torch.Tensor) -> torch.Tensor:
         side = self._of_embedding(embedded).expand_as(streams)
-        return linear(torch.cat((side, self._of_streams(streams)), dim=-1), self._fc)
+        rows = torch.cat((side, self._of_streams(streams)), dim=-1).flatten(0, 1)
+        return linear(rows, self._fc).view(streams.shape)
