@@ -29,7 +29,7 @@ CHANNELS, WIDTH, HEADS, KEY, VALUE = 5, 12, 3, 2, 4
 TAPS = 3
 """Token embeddings summed into one input: of a token and of the two before it."""
 REACH = 18
-"""Distances 1 to 2**17: the longest that a window of 262,144 has."""
+"""Distances 1 to 2**17: all there are in a window of 262,144, and in a larger one no more."""
 PIECE = 64
 """Tokens whose recurrence is computed at once."""
 KEY_SCALE = 2.0**14

@@ -69,7 +69,7 @@ class Third(Engine):
     ) -> None:
         """`cost` replaces the real bytes; without `block_logits` verify returns (0, vocab)."""
         super().__init__(grid, window)
-        assert window <= 1 << REACH and vocab <= ID_BITS
+        assert vocab <= ID_BITS
         self.vocab = vocab
         self._seed = seed
         self._cost = cost
