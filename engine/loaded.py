@@ -78,6 +78,7 @@ class LoadedHybrid:
             cost=cost,
             block_logits=block_logits,
             encoded=encoded,
+            graphs=self.graphs,
         )
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from cache.host import SystemClock, sigterm_unwinds
 from engine.device import device_of, kernels_for
 from engine.machine import libraries, traits
-from replay.device_compare import BITS, Compared, Stopwatch, compared
+from replay.device_compare import BITS, Compared, Stopwatch, compared, one_line
 from replay.device_gates import gates
 from replay.device_kernels import LARGE, SMALL, cases
 from replay.device_rates import Rate, rates
@@ -50,7 +50,9 @@ class Found:
         """What failed first; empty when nothing did."""
         failed = [f"{name}: {why}" for name, why in self.gates.items() if why]
         far = (one for one in self.kernels if not one.held)
-        failed += [f"{one.kernel}, {one.case}: {one.difference:.3g} apart" for one in far]
+        failed += [
+            f"{one.kernel}, {one.case}: {one.why or f'{one.difference:.3g} apart'}" for one in far
+        ]
         return next(iter(failed), "")
 
     def figures(self) -> dict[str, Any]:
@@ -77,9 +79,12 @@ def run_check_device(device: str, as_json: bool, budget_s: float = 480, seed: in
     Raises BadInput for a device that is not there. Begins nothing that could end after `budget_s`.
     """
     place = device_of(device)
-    with sigterm_unwinds(), TemporaryDirectory(prefix="moorage-check-") as folder:
-        with progress(f"checking {place}", STEPS, unit="steps") as advance:
-            found = check(place, Path(folder), seed, budget_s, advance)
+    with (
+        sigterm_unwinds(),
+        TemporaryDirectory(prefix="moorage-check-") as folder,
+        progress(f"checking {place}", STEPS, unit="steps") as advance,
+    ):
+        found = check(place, Path(folder), seed, budget_s, advance)
     if as_json:
         sys.stdout.write(json.dumps(found.figures()) + "\n")
     else:
@@ -113,19 +118,26 @@ def check(
             if time_for("kernels", f"{case.kernel}, {case.case}"):
                 found.kernels.append(compared(case, watch))
                 went_on(1)
-    for rate in rates(device, seed, watch, lambda: time_for("rates", "rates of a longer prompt")):
-        found.rates.append(rate)
-        went_on(1)
+
+    def rated() -> str:
+        longer = "rates", "rates after a longer prompt"
+        for rate in rates(device, seed, watch, lambda: time_for(*longer)):
+            found.rates.append(rate)
+            went_on(1)
+        return ""
+
+    if why := _why(rated):
+        found.gates["rates"] = why
     found.seconds = clock.mono_s() - begun_s
     return found
 
 
 def _why(gate: Callable[[], str]) -> str:
-    """Why a gate failed; what a device refuses is a failure like any other."""
+    """Why a gate failed; what a device refuses, or can't compile, is a failure like any other."""
     try:
         return gate()
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    except Exception as error:
+        return one_line(error)
 
 
 def print_found(console: Console, found: Found) -> None:
@@ -146,7 +158,7 @@ def print_found(console: Console, found: Found) -> None:
     console.print(table)
     if found.skipped:
         say(console, f"no time was left for: {'; '.join(found.skipped)}")
-    say(console, f"{found.why or 'all held'}; {found.seconds:.0f} s")
+    say(console, f"{found.why or 'all that was looked at held'}; {found.seconds:.0f} s")
 
 
 def _kernels(kernels: list[Compared]) -> Table:
@@ -154,6 +166,6 @@ def _kernels(kernels: list[Compared]) -> Table:
     for one in kernels:
         bound = "no bit" if one.bound == BITS else f"{one.bound:.1g}"
         ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
-        held = "yes" if one.held else "NO"
+        held = "yes" if one.held else one.why or "NO"
         table.add_row(one.kernel, one.case, f"{one.difference:.2g}", bound, held, ratio)
     return table

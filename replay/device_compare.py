@@ -1,8 +1,9 @@
-"""A kernel beside the torch code it is held to: how far apart they are, how much faster it is"""
+"""A kernel beside the torch code it is held to: how far apart, and how much faster"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -30,6 +31,8 @@ class Compared:
     bound: float
     ratio: float | None
     """Seconds of the torch code on the same device over the kernel's; None where none is there."""
+    why: str = ""
+    """What went wrong before anything could be compared."""
 
     @property
     def held(self) -> bool:
@@ -80,7 +83,20 @@ class Stopwatch:
 
 
 def compared(case: Case, watch: Stopwatch) -> Compared:
-    """The case looked at and timed."""
+    """The case looked at and timed; a kernel that a device can't compile or run is not held."""
+    try:
+        return _compared(case, watch)
+    except Exception as error:
+        return Compared(case.kernel, case.case, math.nan, case.bound, None, one_line(error))
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, and of which kind it is."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0] if said else ''}"
+
+
+def _compared(case: Case, watch: Stopwatch) -> Compared:
     ours = tuple(tensor.cpu() for tensor in case.ours())
     apart = difference(ours, case.wanted(), case.bound == BITS)
     ratio = None
@@ -93,19 +109,22 @@ def compared(case: Case, watch: Stopwatch) -> Compared:
 
 def difference(ours: Tensors, wanted: Tensors, bits: bool) -> float:
     """The largest one, of the largest value; infinite where bits are asked for and one differs."""
-    worst = 0.0
+    apart = [0.0]
     for a, b in zip(ours, wanted, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
-            return float("inf")
+            return math.inf
         if bits:
             same = torch.equal(*(x.contiguous().view(torch.uint8) for x in (a, b)))
-            worst = worst if same else float("inf")
+            apart.append(0.0 if same else math.inf)
         elif a.numel():
             largest = b.double().abs().max().clamp_min(1e-30)
-            apart = float((a.double() - b.double()).abs().max() / largest)
-            # A NaN stays: it is no smaller than anything.
-            worst = apart if not apart <= worst else worst
-    return worst
+            apart.append(float((a.double() - b.double()).abs().max() / largest))
+    return worst(apart)
+
+
+def worst(apart: Sequence[float]) -> float:
+    """The largest; no number when one of them is none."""
+    return math.nan if any(map(math.isnan, apart)) else max(apart)
 
 
 @contextmanager

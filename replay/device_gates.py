@@ -1,4 +1,4 @@
-"""A device's gates: resumes are a cold prefill's bits, a graph an eager block's, copiers harm none"""
+"""A device's gates: a resume is a cold prefill, a graph an eager block, copies harm no capture"""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from engine.knobs import Knobs
 from engine.layers.decoder import Decoder
 from engine.weights import random_weights
 from replay import disk_gate, memory_gate, spill_gate
+from replay.device_compare import worst
 from replay.gate_case import Case, drawn
 
 KINDS = (("float32", "model"), ("bfloat16", "model"), ("bfloat16", "e4m3"))
@@ -73,7 +74,7 @@ def graph_gate(decoder: Decoder, seed: int, captures: Captures | None = None) ->
             of.accept(count)
             if settles:
                 of.settle()
-        for what in (*(["logits"] if not same(*logits) else []), *apart(eager, ours)):
+        for what in (*(["logits"] if not same(*logits) else []), *unlike(eager, ours)):
             return f"block {step} of {n}: {what} differ"
     if ours.graphs is None or ours.graphs.refused:
         refused = {} if ours.graphs is None else ours.graphs.refused
@@ -86,7 +87,7 @@ def block_gate(decoder: Decoder, seed: int) -> str:
     of, other = _engine(decoder, True), _engine(decoder, True)
     for engine in (of, other):
         _read(engine, seed)
-    bound, worst = STEP_BOUND[decoder.config.dtype], 0.0
+    bound, apart = STEP_BOUND[decoder.config.dtype], [0.0]
     for n in (1, 3, SIZES_MAX, SIZES_MAX + 2):
         ids = drawn(n, seed + n, of.vocab)
         block = of.verify(ids)
@@ -96,9 +97,9 @@ def block_gate(decoder: Decoder, seed: int) -> str:
         for at in range(n):
             one = other.verify(ids[at : at + 1])[0]
             other.accept(1)
-            far = float((block[at].double() - one.double()).abs().max())
-            worst = far if not far <= worst else worst
-    return "" if worst <= bound else f"logits are {worst:.3g} apart, more than {bound:.3g}"
+            apart.append(float((block[at].double() - one.double()).abs().max()))
+    far = worst(apart)
+    return "" if far <= bound else f"logits are {far:.3g} apart, more than {bound:.3g}"
 
 
 def capture_gate(decoder: Decoder, seed: int, rounds: int = 3) -> str:
@@ -132,7 +133,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(*(x.contiguous().view(torch.uint8) for x in (a, b)))
 
 
-def apart(one: Hybrid, other: Hybrid) -> list[str]:
+def unlike(one: Hybrid, other: Hybrid) -> list[str]:
     """Sections, and rows below the length, that differ in a bit."""
     ours, theirs = one.cache_state(), other.cache_state()
     sections = zip(ours.sections, theirs.sections, strict=True)

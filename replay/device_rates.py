@@ -1,4 +1,4 @@
-"""How fast a device prefills and decodes: tokens a second at a few sizes, with graphs and without"""
+"""How fast a device prefills and decodes, at a few sizes, with graphs and without"""
 
 from __future__ import annotations
 
