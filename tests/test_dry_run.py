@@ -8,6 +8,7 @@ models made for real have the sizes that a dry run says. Canaries change what is
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from engine.dry_run import Sizes, dry_run
 from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.vision_config import VisionConfig
-from engine.weights import random_weights
+from engine.weights import Weights, expected_shapes, random_weights
 
 MIB = 1 << 20
 DRAFTERS = 10
@@ -117,3 +118,40 @@ def test_canary_a_layer_without_rows_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Stack, "__init__", short)
     sizes = dry_run(HybridConfig.qwen_27b())
     assert sizes.kv_row_bytes == 60 * 1_024 and math.isclose(sizes.draft_row_bytes, 0)
+
+
+def strays(of: object, path: str = "", seen: set[int] | None = None) -> list[str]:
+    """Where in an object there are tensors that are not on the meta device."""
+    seen = set() if seen is None else seen
+    if id(of) in seen or isinstance(of, str | int | float | torch.device | torch.dtype | type):
+        return []
+    seen.add(id(of))
+    if isinstance(of, torch.Tensor):
+        return [] if of.is_meta else [path]
+    if isinstance(of, Mapping):
+        parts = {str(key): value for key, value in of.items()}
+    elif isinstance(of, list | tuple):
+        parts = {str(at): value for at, value in enumerate(of)}
+    else:
+        slots = [n for kind in type(of).__mro__ for n in getattr(kind, "__slots__", ())]
+        parts = {n: getattr(of, n) for n in slots if hasattr(of, n)} | getattr(of, "__dict__", {})
+    return [found for n, part in parts.items() for found in strays(part, f"{path}.{n}", seen)]
+
+
+def on_meta(**changes: object) -> Hybrid:
+    """An engine over weights on that device, made as any other: no device is the default."""
+    config = HybridConfig.tiny(vision=VisionConfig.small(), draft_layers=2, **changes)
+    shapes = expected_shapes(config).items()
+    tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes}
+    return Hybrid(Decoder(Weights(config, tensors, "meta")), grid=64, window=96)
+
+
+@pytest.mark.parametrize("kv", ["model", "e4m3"])
+def test_an_engine_keeps_every_number_where_its_weights_lie(kv: str) -> None:
+    assert strays(on_meta(kv=kv)) == []
+
+
+def test_canary_a_table_on_another_device_is_found() -> None:
+    of = on_meta()
+    of._rope._cos = torch.zeros(3)
+    assert [path.split(".")[-1] for path in strays(of)] == ["_cos"]
