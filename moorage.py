@@ -53,6 +53,7 @@ Kv = Annotated[str, typer.Option(help="keys and values: as the model computes, o
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N")]
 Threads = Annotated[int, typer.Option(min=0, help="of a product; 0 is what suits the model")]
 Table = Annotated[str, typer.Option(help="an n-gram table is read warm (page cache) or cold")]
+NoGraphs = Annotated[bool, typer.Option("--no-graphs", help="capture nothing on a device")]
 TableCache = Annotated[int, typer.Option("--table-cache-mb", min=0, help="MiB a cold one keeps")]
 Gib = Annotated[float, typer.Option(help="GiB of rows that are moved each time")]
 Rounds = Annotated[int, typer.Option(help="how often, raw direct I/O beside it")]
@@ -107,6 +108,7 @@ def replay(
     threads: Threads = 0,
     table: Table = "warm",
     table_cache_mb: TableCache = 2_048,
+    no_graphs: NoGraphs = False,
 ) -> None:
     """Replay recorded requests through the caches; print what was reused, re-read and verified."""
     from replay.commands import run_replay
@@ -130,7 +132,7 @@ def replay(
         restarts=restart,
         kills=kill,
         suffix=suffix,
-        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb, no_graphs),
     )
     raise typer.Exit(status)
 
@@ -210,6 +212,7 @@ def fingerprint(
     threads: Threads = 0,
     table: Table = "warm",
     table_cache_mb: TableCache = 2_048,
+    no_graphs: NoGraphs = False,
 ) -> None:
     """Print what computes rows here; or what is apart between a folder's files and this, or two."""
     from replay.fingerprints import run_fingerprint
@@ -222,7 +225,7 @@ def fingerprint(
         seed=seed,
         adopt_from=adopt_from,
         as_json=as_json,
-        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb, no_graphs),
     )
 
 
@@ -297,6 +300,7 @@ def serve(
     threads: Threads = 0,
     table: Table = "warm",
     table_cache_mb: TableCache = 2_048,
+    no_graphs: NoGraphs = False,
 ) -> None:
     """Serve chat over the caches: an OpenAI-compatible API, and a page that says what they do."""
     from serve.command import Flags, Setup
@@ -316,7 +320,7 @@ def serve(
         script=script,
         record=record,
         box_lock=box_lock,
-        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb, no_graphs),
     )
     setup = Setup(cache_dir, parallel, side_window, tuple(adopt_from), response_cache)
     run_serve(flags, setup)
@@ -389,6 +393,7 @@ def check_disk(
     threads: Threads = 0,
     table: Table = "warm",
     table_cache_mb: TableCache = 2_048,
+    no_graphs: NoGraphs = False,
 ) -> None:
     """Save heads to a real drive and bring them back: bits, then rates beside raw direct I/O."""
     from replay.check_disk import run_check_disk
@@ -402,7 +407,7 @@ def check_disk(
         settings=settings,
         seed=seed,
         as_json=as_json,
-        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb, no_graphs),
     )
     raise typer.Exit(status)
 
@@ -424,6 +429,7 @@ def check_spill(
     threads: Threads = 0,
     table: Table = "warm",
     table_cache_mb: TableCache = 2_048,
+    no_graphs: NoGraphs = False,
 ) -> None:
     """Save conversations to a real drive and bring them back: bits, then rates beside raw I/O."""
     from replay.check_spill import run_check_spill
@@ -438,7 +444,7 @@ def check_spill(
         settings=settings,
         seed=seed,
         as_json=as_json,
-        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb, no_graphs),
     )
     raise typer.Exit(status)
 
@@ -460,6 +466,7 @@ def check_gates(
     threads: Threads = 0,
     table: Table = "warm",
     table_cache_mb: TableCache = 2_048,
+    no_graphs: NoGraphs = False,
 ) -> None:
     """Bring conversations back by every tier, memory and files, each beside a cold prefill."""
     from replay.check_gates import run_check_gates
@@ -471,9 +478,22 @@ def check_gates(
         settings=settings,
         seed=seed,
         as_json=as_json,
-        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb),
+        knobs=_knobs(dtype, kv, device, threads, table, table_cache_mb, no_graphs),
     )
     raise typer.Exit(status)
+
+
+@check_app.command("device")
+def check_device(
+    device: Device = "cpu",
+    budget: Annotated[float, typer.Option(min=1, help="seconds it may take")] = 480.0,
+    seed: GateSeed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a device to its gates, its kernels to torch's code, and print its rates as a table."""
+    from replay.check_device import run_check_device
+
+    raise typer.Exit(run_check_device(device, as_json, budget, seed))
 
 
 @model_app.command("show")
@@ -513,10 +533,16 @@ def model_make(
 
 
 def _knobs(
-    dtype: str, kv: str, device: str, threads: int, table: str, table_cache_mb: int
+    dtype: str,
+    kv: str,
+    device: str,
+    threads: int,
+    table: str,
+    table_cache_mb: int,
+    no_graphs: bool,
 ) -> Knobs:
     """How a model is run; raises BadInput."""
-    return Knobs(dtype, kv, device, threads, table, table_cache_mb << 20)
+    return Knobs(dtype, kv, device, threads, table, table_cache_mb << 20, not no_graphs)
 
 
 def main(arguments: list[str] | None = None) -> None:
