@@ -21,7 +21,8 @@ class Knobs:
     """Rows of keys and values: in the model's dtype, or e4m3 with a scale a row."""
     device: str = "cpu"
     threads: int = 0
-    """Of one product; 0 is one for a narrow random model, else as many as the machine has cores."""
+    """Of one product; 0 is one for a narrow random model, else what torch takes by itself: every
+    core, or what OMP_NUM_THREADS says."""
     table: str = "warm"
     """An n-gram table is read through the page cache, or cold: past it, with rows kept that are
     asked for often."""

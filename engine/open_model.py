@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +70,8 @@ def load(
     if not is_directory(name):
         what = f"{name!r} is none of {', '.join(RANDOM)}, and no directory"
         raise BadInput("--model", None, what)
-    torch.set_num_threads(knobs.threads or len(os.sched_getaffinity(0)))
+    if knobs.threads:
+        torch.set_num_threads(knobs.threads)
     return _from_files(Path(name), knobs, device)
 
 
