@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cache.budget import Budget
+from cache.budget import Budget, Level
 from cache.types import Limits
 from engine.adapter import Engine
 
@@ -88,23 +88,31 @@ class HostMemory:
         return now
 
 
-def host_budget(limits: Limits, engine: Engine) -> Budget:
+class HostBudget(Budget):
     """A budget over this process's memory and the page cache that the engine keeps.
 
     Of that counts at most what the limits leave beside the engine and a prompt of the whole window.
     The caches give way to it, and turns start colder; but no prompt is refused for it, as the
     kernel gives page cache to whoever needs memory.
     """
-    memory = HostMemory(engine.resident_files)
-    budget = Budget(limits, memory, engine.cost)
 
-    def most(own_bytes: int) -> int:
-        room = budget.limits.peak_bytes - budget.limits.slack_bytes
-        loaded = own_bytes - sum(budget.stats()["spare"].values())
-        return room - budget.workspace.bytes(engine.window) - loaded
+    def __init__(self, limits: Limits, engine: Engine) -> None:
+        memory = HostMemory(engine.resident_files)
+        super().__init__(limits, memory, engine.cost)
+        self._window = engine.window
+        memory.files_most = self._files_most
 
-    memory.files_most = most
-    return budget
+    def over(self, levels: Sequence[Level]) -> None:
+        """These are the caches, the cheapest to lose first."""
+        self._caches = tuple(levels)
+        super().over(levels)
+
+    def _files_most(self, own_bytes: int) -> int:
+        limits = self.limits
+        loaded = own_bytes - sum(level.held_bytes() for level in self._caches)
+        prompt = self.workspace.bytes(self._window)
+        room = min(limits.ceiling_bytes, limits.peak_bytes - prompt) - limits.slack_bytes
+        return room - loaded
 
 
 def total_bytes() -> int:

@@ -39,7 +39,7 @@ from engine.chat.dialect import Dialect
 from engine.identity import identity_of
 from engine.pictures.leave_out import Cap
 from engine.slots import Slots, side_stack
-from serve.host_memory import host_budget, total_bytes
+from serve.host_memory import HostBudget, total_bytes
 from serve.settings import Settings
 from serve.settings_apply import Running, put
 from serve.settings_file import NAME, SettingsFile
@@ -99,7 +99,7 @@ class House:
                 self.journal = _open_journal(self._closes(_private(OsFiles(place))), str(place))
             undo.pop_all()
         self._sees()
-        self.budget = host_budget(self.settings.limits(), engine)
+        self.budget = HostBudget(self.settings.limits(), engine)
         self._furnish()
         self.read_back: Line | None = None
         parts = (self.disk, self.spill, self.guard if self.disk is not None else None)

@@ -73,6 +73,8 @@ class ColdTable:
         self._step = self._lane_bytes // (-(-self.header.row_bytes // self.unit) + 1) // self.unit
         self._lanes: list[Lane] = []
         self._lock = threading.Lock()
+        # Made now, so that all is said before the first call.
+        self._give_lane(self._take_lane())
         self.counters: Counter[str] = Counter()
         """Rows asked for, other rows, of these found and read; reads and their bytes."""
 
