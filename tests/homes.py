@@ -12,7 +12,7 @@ from cache.account import Answer
 from cache.journal import CacheEvent, TurnRow
 from cache.planned import drain, pause, read_back
 from cache.ports import Files
-from cache.types import Gate, Ids
+from cache.types import Ids
 from engine.adapter import Engine
 from engine.turn import Box
 from replay.verify import Verdict
@@ -20,8 +20,6 @@ from sim.files import SimFiles
 
 OPEN, CLOSE, END = (np.array([id], np.int32) for id in (3, 4, 2))
 """Structure in a trace's tokens: a thought begins, a thought ends, a message ends."""
-EXACT = ("witness", "hybrid-float32")
-"""Models on which a greedy verdict's logits are held to a tolerance."""
 
 
 class Home:
@@ -89,8 +87,7 @@ class Home:
         row, verdict = serve(self.on, ids, written, check=self.check, **how)
         assert verdict is not None
         self.last = verdict
-        if verdict.gate is Gate.BITS or self.model in EXACT:
-            assert verdict.ok, verdict
+        assert verdict.ok, verdict
         self.answered = joined(ids, written)
         self._noted()
         return row
@@ -131,8 +128,7 @@ class Home:
             self.on, ids, written, check=self.check, session=session, read=lambda ids: told
         )
         assert self.last is not None
-        if self.model in EXACT:
-            assert self.last.ok, self.last
+        assert self.last.ok, self.last
         self._noted()
         shown = joined(CLOSE, answer, END) if drops else joined(thinking, CLOSE, answer, END)
         self.said[session] = joined(ids, shown)

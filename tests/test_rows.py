@@ -1,20 +1,20 @@
 """Rows copied aside and written back: any view, any axis, and no room for a copy.
 
-Method: the made-up architecture's odd views; an allocation that fails.
+Method: the third architecture's odd views; an allocation that fails.
 """
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import MadeUp
 from support import tokens
 
 from cache.rows import block_spans, try_copy, write_rows
+from engine.third import Third
 
 
 def test_rows_come_back_as_they_were_and_nothing_else_moves() -> None:
-    of = MadeUp(64, 256)
+    of = Third(64, 256)
     for start in range(0, 256, 64):
         of.prefill(tokens(256, 1)[start : start + 64])
     state = of.cache_state()
@@ -30,7 +30,7 @@ def test_rows_come_back_as_they_were_and_nothing_else_moves() -> None:
 
 
 def test_a_block_is_a_copy() -> None:
-    of = MadeUp(64, 128)
+    of = Third(64, 128)
     of.prefill(tokens(64))
     block = try_copy(of.cache_state(), 0, 64)
     assert block is not None
@@ -41,7 +41,7 @@ def test_a_block_is_a_copy() -> None:
 
 
 def test_no_room_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = MadeUp(64, 128)
+    of = Third(64, 128)
 
     def full(self: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")

@@ -28,7 +28,7 @@ def test_a_cold_prefill_passes(model: str, gate: Gate) -> None:
     assert verdict.ok and verdict.gate is gate, verdict
 
 
-@pytest.mark.parametrize("model", ["hybrid-float32", "made-up"])
+@pytest.mark.parametrize("model", ["hybrid-float32", "third"])
 def test_what_differs_is_named(model: str) -> None:
     ids = tokens(3 * GRID + 5)
     of, logits = prefilled(model, ids)

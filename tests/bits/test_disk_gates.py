@@ -17,7 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import GRID, MODELS, box, engine, forced, joined, serve, tier, tokens, verifier
+from support import (
+    CANARIES,
+    GRID,
+    MODELS,
+    box,
+    engine,
+    forced,
+    joined,
+    serve,
+    tier,
+    tokens,
+    verifier,
+)
 
 from cache.disk import reader as reader_module
 from cache.disk import tier as tier_module
@@ -36,10 +48,6 @@ from sim.jobs import SeededJobs
 
 HEAD = tokens(5 * GRID + 20, 70)
 """What every session of a client begins with: its tools and system text."""
-
-
-EXACT = ("witness", "hybrid-float32")
-"""Models on which a greedy verdict's logits are held to a tolerance."""
 
 
 class House:
@@ -84,8 +92,7 @@ class House:
         written = tokens(answer, 1_000 + self.count)
         row, verdict = serve(self.on, ids, written, check=self.check, **how)
         assert verdict is not None
-        if verdict.gate is Gate.BITS or self.model in EXACT:
-            assert verdict.ok, verdict
+        assert verdict.ok, verdict
         self.answered = joined(ids, written)
         return row
 
@@ -213,6 +220,9 @@ def test_after_a_closed_window_what_was_copied_is_whole(model: str) -> None:
         dropped += "window" in why
         house.restarts()
         house.session("b")
+        # The witness sees with certainty, and in no time: it goes through all of them.
+        if dropped == 2 and model != "witness":
+            break
     assert dropped > 0, "no window was ever closed"
 
 
@@ -360,7 +370,7 @@ def process(folder: Path, model: str, session: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("model", ("hybrid-float32", "made-up"))
+@pytest.mark.parametrize("model", ("hybrid-float32", "third"))
 def test_real_files_threads_and_fresh_processes(model: str, tmp_path: Path) -> None:
     folder = tmp_path / "tier"
     assert process(folder, model, "a") == ["cold", "0", "True", "BITS"]
@@ -383,7 +393,7 @@ def restart_gate(model: str) -> None:
     assert row.source == "disk.grid"
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_one_bit_of_a_state(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = reader_module._copies
 
@@ -398,7 +408,7 @@ def test_canary_one_bit_of_a_state(model: str, monkeypatch: pytest.MonkeyPatch) 
         restart_gate(model)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_one_row_short(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put = reader_module.put_chunk
 
@@ -412,7 +422,7 @@ def test_canary_one_row_short(model: str, monkeypatch: pytest.MonkeyPatch) -> No
         restart_gate(model)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_the_state_of_the_line_before(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = DiskWriter.passed
 
@@ -432,7 +442,7 @@ def test_canary_the_state_of_the_line_before(model: str, monkeypatch: pytest.Mon
         restart_gate(model)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_no_fence(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are copied although another prompt's stand there."""
 
@@ -449,7 +459,7 @@ def test_canary_no_fence(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
             house.session("b")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_tainted_rows_are_written(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = DiskWriter.begin
 
@@ -466,7 +476,7 @@ def test_canary_tainted_rows_are_written(model: str, monkeypatch: pytest.MonkeyP
         house.sends(joined(text, tokens(9, 8)), session="c")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_rows_in_place_taken_for_a_cold_prefills(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,7 +510,7 @@ def test_rows_in_place_above_the_taint_are_read_over(model: str) -> None:
     tainted_below_an_entry(model)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_ids_are_not_compared(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "has_ids", lambda *_: True)
     with pytest.raises(AssertionError):
@@ -529,7 +539,7 @@ def collision(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.source == "cold" and house.events("damage")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_checksums_are_not_looked_at(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(header: Header, image: memoryview, layout: Any) -> str:
         return ""
@@ -606,7 +616,7 @@ def test_a_whole_file_in_another_ones_place_serves_nobody(model: str) -> None:
     swapped_while_open(model)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_files_are_taken_for_what_their_names_say(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

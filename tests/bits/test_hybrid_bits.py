@@ -26,8 +26,8 @@ from engine.layers.decoder import Decoder
 from engine.weights import random_weights
 
 SHAPES = {
-    "float32": HybridConfig.tiny(layers=8),
-    "bfloat16": HybridConfig.tiny(layers=8, dtype="bfloat16"),
+    "float32": HybridConfig.tiny(full_attention_interval=2),
+    "bfloat16": HybridConfig.tiny(full_attention_interval=2, dtype="bfloat16"),
     "narrow": HybridConfig.replay(vocab=499),
 }
 CASES = [

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import GRID, MODELS, box, engine, forced, joined, serve, tokens, verifier
+from support import CANARIES, GRID, MODELS, box, engine, forced, joined, serve, tokens, verifier
 
 from cache import guest, park, visit
 from cache.anchors import Anchor
@@ -25,8 +25,6 @@ from replay.verify import Verdict, Verifier
 
 HEAD = tokens(2 * GRID + 10, 50)
 """What all conversations begin with."""
-EXACT = ("witness", "hybrid-float32")
-"""Models on which a greedy verdict's logits are held to a tolerance."""
 
 
 class Street:
@@ -53,8 +51,7 @@ class Street:
         row, verdict = serve(self.on, ids, written, check=self.check, session=who, **how)  # type: ignore[arg-type]
         self.verdict = verdict
         assert verdict is not None
-        if verdict.gate is Gate.BITS or self.model in EXACT:
-            assert verdict.ok, verdict
+        assert verdict.ok, verdict
         return row
 
 
@@ -418,7 +415,7 @@ def test_nobody_parks_what_a_side_request_left() -> None:
 # canaries
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_rows_left_in_place_overwritten(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     street, end = long_and_short(model)
     monkeypatch.setattr(park.Park, "_cover", lambda self, reach: None)
@@ -432,7 +429,7 @@ def test_canary_rows_left_in_place_overwritten(model: str, monkeypatch: pytest.M
     assert row.cached == end and verdict is not None and not verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_a_stash_short_by_one_margin(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What refused drafts and a last block write past the answer is not put back."""
     street = Street(model, guest_tokens=200, stash_rows=900)
@@ -448,7 +445,7 @@ def test_canary_a_stash_short_by_one_margin(model: str, monkeypatch: pytest.Monk
     assert not verdict.ok
 
 
-@pytest.mark.parametrize("model", EXACT)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_a_guest_that_borrows_from_the_entrys_base(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,7 +460,7 @@ def test_canary_a_guest_that_borrows_from_the_entrys_base(
     assert row.source == "end" and verdict is not None and not verdict.ok
 
 
-@pytest.mark.parametrize("model", EXACT)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_a_guest_that_shares_its_end_with_the_pool(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,7 +482,7 @@ def test_canary_a_guest_that_shares_its_end_with_the_pool(
     assert row.source == "park.end" and verdict is not None and not verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_a_park_that_forgets_its_taint_line(model: str) -> None:
     street = Street(model, **PLENTY)
     for _ in range(2):
@@ -502,7 +499,7 @@ def test_canary_a_park_that_forgets_its_taint_line(model: str) -> None:
     assert verdict.gate is Gate.BITS and not verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_a_swap_of_the_wrong_block(model: str) -> None:
     street = Street(model, **PLENTY)
     street.says("a", more=8 * GRID)
@@ -515,7 +512,7 @@ def test_canary_a_swap_of_the_wrong_block(model: str) -> None:
     assert not verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_rows_below_the_base_overwritten(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from support import GRID, MODELS, box, engine, joined, serve, tokens, verifier
+from support import CANARIES, GRID, MODELS, box, engine, joined, serve, tokens, verifier
 
 from cache.anchors import Anchor
 from cache.types import Gate, Ids
@@ -100,9 +100,7 @@ def test_end_resume_is_greedy_and_a_later_parting_is_clean_again(model: str) -> 
     # The last token of an answer is forwarded only when a block had it as an accepted draft.
     assert row.cached in (len(s.prompt) + len(s.answer) - 1, len(s.prompt) + len(s.answer))
     assert verdict is not None and verdict.gate is Gate.GREEDY, verdict
-    # The random models' logits are held to a tolerance in fp32 only; bf16 ties may fall otherwise.
-    if model in ("witness", "hybrid-float32"):
-        assert verdict.ok, verdict
+    assert verdict.ok, verdict
     # A parting above the taint line resumes at a tainted anchor, one below it at a clean one.
     above = joined(follow[: len(follow) - 5], tokens(20, 5))
     row, verdict = serve(s.on, above, tokens(3, 6), check=s.check)
@@ -125,11 +123,11 @@ def _swap(on: Box, line: int, change: Callable[[Anchor, Anchor], tuple[torch.Ten
 
 
 def flip_one_bit(on: Box, line: int) -> None:
-    """The lowest bit of one element of the first section."""
+    """A bit of one element of the first section: in float32 the lowest that no sum can lose."""
 
     def change(anchor: Anchor, before: Anchor) -> tuple[torch.Tensor, ...]:
         first = anchor.tensors[0].clone().contiguous()
-        first.view(-1).view(torch.uint8)[first.element_size() * (first.numel() // 2)] ^= 1
+        first.view(-1).view(torch.uint8)[first.element_size() * (first.numel() // 2) + 1] ^= 1
         return (first, *anchor.tensors[1:])
 
     _swap(on, line, change)
@@ -161,7 +159,7 @@ def one_view_one_off(on: Box, line: int) -> None:
     view.rows(1, line).copy_(view.rows(0, line - 1).clone())
 
 
-CANARIES = (
+PLANTS = (
     flip_one_bit,
     state_of_the_line_before,
     tail_of_the_line_before,
@@ -170,8 +168,8 @@ CANARIES = (
 )
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("plant", CANARIES, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("model", CANARIES)
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_canary_turns_the_bit_gate_red(model: str, plant: Callable[[Box, int], None]) -> None:
     s = scene(model)
     plant(s.on, 4 * GRID)
@@ -182,7 +180,7 @@ def test_canary_turns_the_bit_gate_red(model: str, plant: Callable[[Box, int], N
     assert verdict is not None and not verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_taint_ignored_turns_the_bit_gate_red(model: str) -> None:
     """An anchor above the taint line that claims the bit gate, and an account that agrees."""
 
@@ -204,7 +202,7 @@ def test_canary_taint_ignored_turns_the_bit_gate_red(model: str) -> None:
     assert forgetful is not None and forgetful.gate is Gate.BITS and not forgetful.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_two_conversations_mixed(model: str) -> None:
     """One chunk of rows is another prompt's."""
     s = scene(model)
@@ -220,7 +218,7 @@ def test_canary_two_conversations_mixed(model: str) -> None:
     assert verdict is not None and not verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_resume_inside_a_chunk(model: str) -> None:
     """Why no line is finer than the grid: the state in the middle of a chunk gives other bits."""
     s = scene(model)

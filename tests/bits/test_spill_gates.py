@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from homes import Home
-from support import GRID, MODELS, joined, plain, tokens
+from support import CANARIES, GRID, MODELS, joined, plain, tokens
 
 from cache import park as park_module
 from cache.account import Account
@@ -104,8 +104,9 @@ def test_a_second_stop_writes_nothing_and_the_third_start_still_resumes_at_the_e
     assert home.turn("a").source == "end"
 
 
-def test_without_a_planned_stop_nothing_comes_back_by_itself() -> None:
-    home = Home("witness")
+@pytest.mark.parametrize("model", MODELS)
+def test_without_a_planned_stop_nothing_comes_back_by_itself(model: str) -> None:
+    home = Home(model)
     home.turn("a", more=300)
     home.turn("b", more=300)
     home.crashes()
@@ -236,9 +237,10 @@ def test_rows_that_changed_take_the_end_with_them() -> None:
     assert [copy.kind for copy in entry.copies if copy.kind == "end"] == []
 
 
-def test_two_conversations_of_one_session_do_not_write_each_other_anew() -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_two_conversations_of_one_session_do_not_write_each_other_anew(model: str) -> None:
     """An agent and its helper under one name, in turn: only the head is common."""
-    home = Home("witness", anchors_kept=0)
+    home = Home(model, anchors_kept=0)
     head = tokens(2 * GRID, 7)
     talks = {"agent": head, "helper": head}
     for number in range(6):
@@ -253,9 +255,10 @@ def test_two_conversations_of_one_session_do_not_write_each_other_anew() -> None
     assert kept[:2] == [0, 0] and all(count >= 7 for count in kept[2:])
 
 
-def test_rows_that_are_in_place_are_not_read() -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_that_are_in_place_are_not_read(model: str) -> None:
     head = tokens(6 * GRID, 7)
-    home = Home("witness")
+    home = Home(model)
     home.said = {"a": head, "b": head}
     home.turn("a", more=3 * GRID)
     home.turn("b", more=3 * GRID)
@@ -301,8 +304,9 @@ def test_a_copy_without_what_it_never_saw_continues_an_entry(
     assert row.prompt - row.asked == 2 * (hidden + (30 if drops else 0))
 
 
-def test_a_copy_that_parts_inside_an_answer_resumes_below_it() -> None:
-    home = Home("witness", rooms=ALIGNED)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_copy_that_parts_inside_an_answer_resumes_below_it(model: str) -> None:
+    home = Home(model, rooms=ALIGNED)
     home.says("a", more=3 * GRID)
     home.says("a")
     home.says("b", more=3 * GRID)
@@ -329,12 +333,17 @@ def spoiled(home: Home, name: str, at: int, flip: int = 1) -> None:
     home.files.close(handle)
 
 
-@pytest.mark.parametrize("codec", [RAW, PACKED], ids=["raw", "packed"])
+DAMAGE = [(RAW, 100), (RAW, 4_096 + 70), (PACKED, 100), (PACKED, 4_096 + 70)]
+"""Codec, and the byte that is another: of the header, and of what follows."""
+CASES = [
+    (model, *how) for model in MODELS for how in (DAMAGE if model == "witness" else DAMAGE[1:3])
+]
+
+
 @pytest.mark.parametrize("kind", [".block", ".anchor"])
-@pytest.mark.parametrize("at", [100, 4_096 + 70])
-@pytest.mark.parametrize("model", ["witness", "hybrid-float32"])
+@pytest.mark.parametrize(("model", "codec", "at"), CASES)
 def test_a_bad_file_costs_the_entry_and_no_answer(
-    codec: CodecConfig, kind: str, at: int, model: str
+    model: str, codec: CodecConfig, at: int, kind: str
 ) -> None:
     home = Home(model, codec=codec)
     home.turn("a", more=300)
@@ -348,10 +357,11 @@ def test_a_bad_file_costs_the_entry_and_no_answer(
     assert home.turn("a").source == "spill.end"
 
 
-def test_what_a_failed_restore_overwrote_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_what_a_failed_restore_overwrote_is_nobodys(model: str) -> None:
     """Rows in place that shared no more than a head with the entry: that head stays."""
     head = tokens(3 * GRID, 7)
-    home = Home("witness", codec=RAW)
+    home = Home(model, codec=RAW)
     home.said = {"a": head, "b": head}
     home.turn("a", more=4 * GRID)
     home.turn("b", more=4 * GRID)
@@ -371,7 +381,7 @@ def test_entries_of_something_else_are_gone_at_the_next_start(what: str) -> None
     elif what == "block_rows":
         home.starts(block_rows=2 * GRID)
     elif what == "layout":
-        home.model = "made-up"
+        home.model = "third"
         home.starts()
     else:
         home.ports = {"identity": plain("e" * 64)}
@@ -382,8 +392,9 @@ def test_entries_of_something_else_are_gone_at_the_next_start(what: str) -> None
     assert home.turn("a").source == "cold"
 
 
-def test_a_process_reads_what_another_codec_wrote_and_goes_on_in_its_own() -> None:
-    home = Home("hybrid-bfloat16", codec=RAW)
+@pytest.mark.parametrize("model", MODELS[1:])
+def test_a_process_reads_what_another_codec_wrote_and_goes_on_in_its_own(model: str) -> None:
+    home = Home(model, codec=RAW)
     home.turn("a", more=6 * GRID)
     home.restarts(codec=PACKED)
     assert home.turn("a").source == "end"
@@ -460,16 +471,18 @@ def red(check: Callable[[], object]) -> None:
         check()
 
 
-def canary_gates(model: str = "witness") -> None:
+def canary_gates(model: str) -> None:
     test_a_planned_stop_and_a_new_process_keep_every_bit(model, RAW)
     test_evicted_read_back_and_evicted_again_it_keeps_its_end(model, RAW)
 
 
-def test_canary_gates_are_green_as_they_are() -> None:
-    canary_gates()
+@pytest.mark.parametrize("model", CANARIES)
+def test_canary_gates_are_green_as_they_are(model: str) -> None:
+    canary_gates(model)
 
 
-def test_canary_a_row_off(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", CANARIES)
+def test_canary_a_row_off(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def off(account: Account, model: Engine) -> Source:
         source = in_place(account, model)
         views = model.cache_state().views
@@ -482,13 +495,14 @@ def test_canary_a_row_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("cache.park.in_place", off)
     monkeypatch.setattr("cache.planned.in_place", off)
-    red(canary_gates)
+    red(lambda: canary_gates(model))
 
 
-def test_canary_sums_that_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", CANARIES)
+def test_canary_sums_that_are_not_compared(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every file's checksum off as well, a flipped bit must come through to a gate."""
     monkeypatch.setattr(reader_module, "unsealed", lambda header, image, layout: "")
-    test_a_bad_file_costs_the_entry_and_no_answer(RAW, ".block", 4_096 + 70, "witness")
+    test_a_bad_file_costs_the_entry_and_no_answer(model, RAW, 4_096 + 70, ".block")
     truth = sums_of
     seen: list[Any] = []
 
@@ -504,7 +518,7 @@ def test_canary_sums_that_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> N
     _placed = Reader._placed
     monkeypatch.setattr(reader_module, "sums_of", believed)
     monkeypatch.setattr(Reader, "_placed", placed)
-    red(lambda: test_a_bad_file_costs_the_entry_and_no_answer(RAW, ".block", 4_096 + 70, "witness"))
+    red(lambda: test_a_bad_file_costs_the_entry_and_no_answer(model, RAW, 4_096 + 70, ".block"))
 
 
 def test_canary_a_skip_that_believes_the_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,4 +640,4 @@ def test_canary_rows_in_place_that_a_failed_restore_left(monkeypatch: pytest.Mon
 
     restored = Exchange._restored
     monkeypatch.setattr(Exchange, "_restored", kept)
-    red(lambda: test_what_a_failed_restore_overwrote_is_nobodys(monkeypatch))
+    red(lambda: test_what_a_failed_restore_overwrote_is_nobodys("witness"))

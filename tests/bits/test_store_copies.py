@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import GRID, MODELS, box, engine, joined, serve, tokens, verifier
+from support import CANARIES, GRID, MODELS, box, engine, joined, serve, tokens, verifier
 
 from cache import store
 from cache.account import Account
@@ -24,8 +24,6 @@ from replay.verify import Verdict
 
 HEAD = tokens(3 * GRID + 10, 50)
 """A system prompt that many begin with."""
-EXACT = ("witness", "hybrid-float32")
-"""Models on which a greedy verdict's logits are held to a tolerance."""
 ROOM = 4_000
 """Rows of the store."""
 
@@ -44,8 +42,7 @@ class Desk:
     def asks(self, ids: Ids, who: str = "a", answer: int = 9, **how: object) -> TurnRow:
         """A turn whose gate must hold."""
         row, verdict = self.seen(ids, who, answer, **how)
-        if verdict.gate is Gate.BITS or self.model in EXACT:
-            assert verdict.ok, verdict
+        assert verdict.ok, verdict
         return row
 
     def seen(
@@ -168,7 +165,7 @@ def tensors(snapshot: Snapshot) -> list[torch.Tensor]:
 # canaries
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_compare_hashes_only(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     desk, real = Desk(model), store.prefix_hashes
     monkeypatch.setattr(store, "prefix_hashes", lambda ids: real(ids) & np.uint64(15))
@@ -192,7 +189,7 @@ def plain_offer(self: store.Store, met: store.Met, snapshot: Snapshot, in_place:
     return Offer("store", line, met, Standing(snapshot, 0))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_rows_that_are_not_the_snapshots_stay(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,12 +201,10 @@ def test_canary_rows_that_are_not_the_snapshots_stay(
     assert row.source == "store.grid" and not verdict.ok
 
 
-@pytest.mark.parametrize("model", ["witness", "hybrid-float32", "hybrid-bfloat16"])
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_a_snapshot_that_shares_the_live_sections(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The made-up model moves its sections to new tensors, so there it would be no fault."""
-
     def live(state: CacheState, into: Tensors | None = None) -> Tensors:
         return tuple(section.tensor for section in state.sections)
 
@@ -221,7 +216,7 @@ def test_canary_a_snapshot_that_shares_the_live_sections(
     assert row.source == "store.grid" and not verdict.ok
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", CANARIES)
 def test_canary_a_snapshot_with_the_state_of_the_line_before(model: str) -> None:
     desk = Desk(model, boundaries=0)
     desk.asks(with_head(1))
