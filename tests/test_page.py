@@ -225,6 +225,16 @@ def test_no_conversation_is_on_the_page(shown: Open) -> None:
 
 
 @needs_browser
+def test_page_cache_that_the_model_keeps_is_in_the_plan(
+    shown: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "page cache" not in shown.tab.text("#memory")
+    monkeypatch.setattr(shown.at.house.engine, "resident_files", lambda: 3 << 30)
+    note = "document.querySelector('#memory-note').textContent"
+    shown.tab.until(f"{note}.includes('page cache kept for the model 3')")
+
+
+@needs_browser
 def test_new_turns_come_by_themselves(shown: Open) -> None:
     before = shown.tab.run("document.querySelectorAll('#turn-rows tr').length")
     shown.says("Hello there", "another")
