@@ -54,12 +54,13 @@ def _shares_kernel(  # type: ignore[no-untyped-def]
     DB: tl.constexpr,
 ):
     share, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tile, tiles = tl.program_id(2), tl.num_programs(2)
     past = tl.load(start)
     stop = past + n
     size = _share_of(stop, SHARES, TILE)
     first = share * size
     if first < stop:
-        m, d = tl.arange(0, QB), tl.arange(0, DB)
+        m, d = tile * QB + tl.arange(0, QB), tl.arange(0, DB)
         in_q = (m[:, None] < queries) & (d[None, :] < channels)
         query = tl.load(q + (head * queries + m[:, None]) * channels + d[None, :], in_q, other=0.0)
         if not NARROW:
@@ -98,7 +99,7 @@ def _shares_kernel(  # type: ignore[no-untyped-def]
                 p = p.to(tl.bfloat16)
             acc = acc * kept[:, None] + tl.dot(p, v, input_precision="ieee")
             top = new
-        part = (head * SHARES + share) * QB + m
+        part = (head * SHARES + share) * (tiles * QB) + m
         tl.store(sums + part[:, None] * DB + d[None, :], acc)
         tl.store(tops + part, top)
         tl.store(totals + part, total)
@@ -114,10 +115,10 @@ def _weigh_kernel(  # type: ignore[no-untyped-def]
     n,
     queries,
     channels,
+    padded,
     HALF: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
-    QB: tl.constexpr,
     DB: tl.constexpr,
 ):
     m, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -128,7 +129,7 @@ def _weigh_kernel(  # type: ignore[no-untyped-def]
     total = tl.zeros((), tl.float32)
     acc = tl.zeros((DB,), tl.float32)
     for share in range(used):
-        part = (head * SHARES + share) * QB + m
+        part = (head * SHARES + share) * padded + m
         one = tl.load(tops + part)
         new = tl.maximum(top, one)
         # The first share has row 0, which every query sees: `new` is never -inf.
@@ -163,29 +164,34 @@ def attend_rows(
     assert n <= QUERIES_MAX and keys.shape == values.shape
     assert keys[0].is_contiguous() and keys.stride() == values.stride()
     q, queries = q.contiguous(), group * n
-    sides = {"QB": _side(queries), "DB": _side(channels), "SHARES": shares, "TILE": TILE}
-    sums = torch.empty(heads, shares, sides["QB"], sides["DB"], device=q.device)
-    tops, totals = sums.new_empty(2, heads, shares, sides["QB"]).unbind()
     half = q.dtype is torch.bfloat16
+    # Tensor cores on a device; elsewhere bfloat16 products are the interpreter's own.
+    narrow = half and q.is_cuda
+    # Without tensor cores a thread has no room for more queries than these.
+    side = _side(queries) if narrow else _SIDE_MIN
+    padded = triton.cdiv(queries, side) * side
+    shared = {"DB": _side(channels), "SHARES": shares, "TILE": TILE}
+    sums = torch.empty(heads, shares, padded, shared["DB"], device=q.device)
+    tops, totals = sums.new_empty(2, heads, shares, padded).unbind()
     if coded:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     key_scales, value_scales = scales if scales is not None else (tops, tops)
-    _shares_kernel[(shares, heads)](
+    _shares_kernel[(shares, heads, padded // side)](
         *(q, keys, values, key_scales, value_scales, start, sums, tops, totals),
         *(n, queries, channels, keys.stride(0), key_scales.stride(0), channels**-0.5),
         CODED=coded,
-        # Tensor cores on a device; elsewhere bfloat16 products are the interpreter's own.
-        NARROW=half and q.is_cuda,
-        **sides,
+        NARROW=narrow,
+        QB=side,
+        **shared,
         num_warps=8,
         num_stages=2,
     )
     out = torch.empty_like(q)
     _weigh_kernel[(queries, heads)](
         *(start, sums, tops, totals, out.view(torch.int16) if half else out),
-        *(n, queries, channels),
+        *(n, queries, channels, padded),
         HALF=half,
-        **sides,
+        **shared,
     )
     return out
 

@@ -11,10 +11,10 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-DOT_MIN = 16
-"""The least side of a product of tiles."""
+PIECE = 16
+"""Terms of a product that are taken at a time: a thread holds that much of both sides."""
 COLUMNS = 32
-"""Columns of a state that a program carries through the chunks."""
+"""Columns that a program works on: of a state it carries, of a system's right sides."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -33,38 +33,56 @@ def _solve_kernel(  # type: ignore[no-untyped-def]
     K,
     V,
     CB: tl.constexpr,
-    KB: tl.constexpr,
-    VB: tl.constexpr,
+    WB: tl.constexpr,
+    PIECE: tl.constexpr,
 ):
+    """Columns of `fresh` or of `reads`; what has no columns of the two comes with the first."""
     at, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    rows, ks, vs = tl.arange(0, CB), tl.arange(0, KB), tl.arange(0, VB)
+    rows = tl.arange(0, CB)
     inside = rows < C
     # Rows past C are zeros with no decay: they take part in nothing.
     summed = tl.cumsum(tl.load(g + at * C + rows, mask=inside, other=0.0), 0)
     rate = tl.load(beta + at * C + rows, mask=inside, other=0.0)
-    of_k = (at * C + rows[:, None]) * K + ks[None, :]
-    in_k = inside[:, None] & (ks[None, :] < K)
-    key = tl.load(k + of_k, mask=in_k, other=0.0)
     lower = rows[:, None] >= rows[None, :]
     # Above the diagonal the difference is positive and could overflow.
     pairs = tl.where(lower, tl.exp(tl.where(lower, summed[:, None] - summed[None, :], 0.0)), 0.0)
-    weighted = key * rate[:, None]
-    system = tl.dot(weighted, tl.trans(key), input_precision="ieee") * pairs
-    grown = tl.exp(summed)[:, None]
-    if part == 0:
-        of_v = (at * C + rows[:, None]) * V + vs[None, :]
-        in_v = inside[:, None] & (vs[None, :] < V)
-        right = tl.load(v + of_v, mask=in_v, other=0.0) * rate[:, None]
-        tl.store(fresh + of_v, _forward(system, right, rows, C), mask=in_v)
+    system = tl.zeros((CB, CB), tl.float32)
+    for first in range(0, K, PIECE):
+        key = _piece(k, at, first, rows, C, K, PIECE)
+        system += tl.dot(key, tl.trans(key), input_precision="ieee")
+    system *= pairs * rate[:, None]
+    grown = tl.exp(summed)
+    of_v = tl.cdiv(V, WB)
+    # Which side, and which columns of it.
+    width = tl.where(part < of_v, V, K)
+    columns = tl.where(part < of_v, part, part - of_v) * WB + tl.arange(0, WB)
+    to = (at * C + rows[:, None]) * width + columns[None, :]
+    within = inside[:, None] & (columns[None, :] < width)
+    if part < of_v:
+        right = tl.load(v + to, mask=within, other=0.0) * rate[:, None]
+        tl.store(fresh + to, _forward(system, right, rows, C), mask=within)
     else:
-        query = tl.load(q + of_k, mask=in_k, other=0.0)
-        of_pair = (at * C + rows[:, None]) * C + rows[None, :]
-        in_pair = inside[:, None] & inside[None, :]
-        both = tl.dot(query, tl.trans(key), input_precision="ieee") * pairs
-        tl.store(scores + of_pair, both, mask=in_pair)
-        tl.store(grown_q + of_k, query * grown, mask=in_k)
+        right = tl.load(k + to, mask=within, other=0.0) * (rate * grown)[:, None]
+        tl.store(reads + to, _forward(system, right, rows, C), mask=within)
+        query = tl.load(q + to, mask=within, other=0.0)
+        tl.store(grown_q + to, query * grown[:, None], mask=within)
+    if part == 0:
         tl.store(decay + at * C + rows, summed, mask=inside)
-        tl.store(reads + of_k, _forward(system, weighted * grown, rows, C), mask=in_k)
+        both = tl.zeros((CB, CB), tl.float32)
+        for first in range(0, K, PIECE):
+            query = _piece(q, at, first, rows, C, K, PIECE)
+            key = _piece(k, at, first, rows, C, K, PIECE)
+            both += tl.dot(query, tl.trans(key), input_precision="ieee")
+        of_pair = (at * C + rows[:, None]) * C + rows[None, :]
+        tl.store(scores + of_pair, both * pairs, mask=inside[:, None] & inside[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _piece(x, at, first, rows, C, K, PIECE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Columns [first, first + PIECE) of the chunk's rows [C, K]."""
+    columns = first + tl.arange(0, PIECE)
+    inside = (rows[:, None] < C) & (columns[None, :] < K)
+    return tl.load(x + (at * C + rows[:, None]) * K + columns[None, :], mask=inside, other=0.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -86,6 +104,7 @@ def _sweep_kernel(  # type: ignore[no-untyped-def]
     fresh,
     reads,
     state,
+    us,
     out,
     chunks,
     heads,
@@ -95,42 +114,68 @@ def _sweep_kernel(  # type: ignore[no-untyped-def]
     CB: tl.constexpr,
     KB: tl.constexpr,
     VB: tl.constexpr,
+    PIECE: tl.constexpr,
 ):
+    """Columns of one head's state, which lies in memory, as `us` do: what is added up piece by
+    piece is read piece by piece. Nobody else touches these columns.
+    """
     head = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * VB + tl.arange(0, VB)
-    rows, ks = tl.arange(0, CB), tl.arange(0, KB)
-    inside = rows < C
-    of_state = (head * K + ks[:, None]) * V + columns[None, :]
-    in_state = (ks[:, None] < K) & (columns[None, :] < V)
-    s = tl.load(state + of_state, mask=in_state, other=0.0)
-    in_k = inside[:, None] & (ks[None, :] < K)
-    in_v = inside[:, None] & (columns[None, :] < V)
+    rows, ks, some = tl.arange(0, CB), tl.arange(0, KB), tl.arange(0, PIECE)
+    inside, within = rows < C, columns[None, :] < V
+    of_u = (head * C + rows[:, None]) * V + columns[None, :]
+    in_v = inside[:, None] & within
     for chunk in range(chunks):
         at = chunk * heads + head
-        of_k = (at * C + rows[:, None]) * K + ks[None, :]
+        taken = tl.zeros((CB, VB), tl.float32)
+        o = tl.zeros((CB, VB), tl.float32)
+        for first in range(0, K, PIECE):
+            row = first + some
+            of_s = (head * K + row[:, None]) * V + columns[None, :]
+            s = tl.load(state + of_s, mask=(row[:, None] < K) & within, other=0.0)
+            read = _piece(reads, at, first, rows, C, K, PIECE)
+            query = _piece(grown_q, at, first, rows, C, K, PIECE)
+            taken += tl.dot(read, s, input_precision="ieee")
+            o += tl.dot(query, s, input_precision="ieee")
         of_v = (at * C + rows[:, None]) * V + columns[None, :]
-        of_pair = (at * C + rows[:, None]) * C + rows[None, :]
-        taken = tl.dot(tl.load(reads + of_k, mask=in_k, other=0.0), s, input_precision="ieee")
-        u = tl.load(fresh + of_v, mask=in_v, other=0.0) - taken
-        both = inside[:, None] & inside[None, :]
-        o = tl.dot(tl.load(grown_q + of_k, mask=in_k, other=0.0), s, input_precision="ieee")
-        o += tl.dot(tl.load(scores + of_pair, mask=both, other=0.0), u, input_precision="ieee")
+        tl.store(us + of_u, tl.load(fresh + of_v, mask=in_v, other=0.0) - taken, mask=in_v)
+        c = tl.load(decay + at * C + C - 1)
+        of_state = (head * K + ks[:, None]) * V + columns[None, :]
+        in_state = (ks[:, None] < K) & within
+        left = tl.load(state + of_state, mask=in_state, other=0.0) * tl.exp(c)
+        # All threads have read the state, and see all of u.
+        tl.debug_barrier()
+        for first in range(0, C, PIECE):
+            row = first + some
+            known = row < C
+            of_some = (head * C + row[:, None]) * V + columns[None, :]
+            u = tl.load(us + of_some, mask=known[:, None] & within, other=0.0)
+            pair = _piece(scores, at, first, rows, C, C, PIECE)
+            o += tl.dot(pair, u, input_precision="ieee")
+            # Keys as [key_dim, tokens], each with what is left of it at the chunk's end.
+            of_k = (at * C + row[None, :]) * K + ks[:, None]
+            key = tl.load(k + of_k, mask=known[None, :] & (ks[:, None] < K), other=0.0)
+            since = tl.load(decay + at * C + row, mask=known, other=0.0)
+            key *= tl.exp(tl.where(known, c - since, 0.0))[None, :]
+            left += tl.dot(key, u, input_precision="ieee")
+        tl.store(state + of_state, left, mask=in_state)
         # Rows of o are tokens: [chunk, row, head, column].
         of_o = ((chunk * C + rows[:, None]) * heads + head) * V + columns[None, :]
         tl.store(out + of_o, o, mask=in_v)
-        c = tl.load(decay + at * C + rows, mask=inside, other=0.0)
-        last = tl.load(decay + at * C + C - 1)
-        left = tl.exp(tl.where(inside, last - c, 0.0))
-        key = tl.load(k + of_k, mask=in_k, other=0.0) * left[:, None]
-        s = s * tl.exp(last) + tl.dot(tl.trans(key), u, input_precision="ieee")
-    tl.store(state + of_state, s, mask=in_state)
+        # The next chunk reads this state, and writes its own u.
+        tl.debug_barrier()
 
 
 Solved = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def solve(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    columns: int = COLUMNS,
 ) -> Solved:
     """(exp(c) q, c, scores, fresh, reads) of a batch of inner chunks, float32.
 
@@ -143,12 +188,15 @@ def solve(
     fresh, reads = torch.empty_like(v), torch.empty_like(k)
     scores = torch.empty(batch, size, size, dtype=q.dtype, device=q.device)
     if batch:
-        _solve_kernel[(batch, 2)](
+        width = min(columns, max(_side(keys), _side(values)))
+        parts = triton.cdiv(values, width) + triton.cdiv(keys, width)
+        _solve_kernel[(batch, parts)](
             *(q, k, v, g, beta, grown_q, decay, scores, fresh, reads, size, keys, values),
             CB=_side(size),
-            KB=_side(keys),
-            VB=_side(values),
+            WB=width,
+            PIECE=PIECE,
             num_warps=8,
+            num_stages=1,
         )
     return grown_q, decay, scores, fresh, reads
 
@@ -161,6 +209,7 @@ def sweep(
     fresh: torch.Tensor,
     reads: torch.Tensor,
     state: torch.Tensor,
+    columns: int = COLUMNS,
 ) -> torch.Tensor:
     """Read and absorb m inner chunks one after the other; their o [m * C, heads, value_dim].
 
@@ -171,18 +220,19 @@ def sweep(
     parts = [x.contiguous() for x in (queries, keys, decay, scores, fresh, reads)]
     (batch, size, width), (heads, _, values) = keys.shape, state.shape
     out = torch.empty(batch // heads * size, heads, values, device=state.device)
-    columns = min(COLUMNS, _side(values))
+    us = torch.empty(heads, size, values, device=state.device)
+    columns = min(columns, _side(values))
     _sweep_kernel[(heads, triton.cdiv(values, columns))](
-        *(*parts, state, out, batch // heads, heads, size, width, values),
+        *(*parts, state, us, out, batch // heads, heads, size, width, values),
         CB=_side(size),
         KB=_side(width),
         VB=columns,
+        PIECE=PIECE,
         num_warps=8,
-        # Tiles of the next chunk would not fit the shared memory beside these.
         num_stages=1,
     )
     return out
 
 
 def _side(count: int) -> int:
-    return max(DOT_MIN, triton.next_power_of_2(count))
+    return max(PIECE, triton.next_power_of_2(count))
