@@ -35,6 +35,10 @@ class Loaded(Protocol):
     def window_max(self) -> int | None:
         """Positions it was made for; None where nobody says."""
 
+    @property
+    def said(self) -> str:
+        """What went otherwise than asked when it was opened, in one line; empty when nothing did."""
+
     def engine(
         self,
         *,
@@ -55,6 +59,7 @@ class LoadedHybrid:
     window_max: int | None = None
     graphs: bool = True
     grid: int = GRID
+    said: str = ""
 
     @property
     def vocab(self) -> int:
@@ -95,6 +100,11 @@ class LoadedFlash:
         """Token ids it knows."""
         return self.decoder.config.vocab
 
+    @property
+    def said(self) -> str:
+        """How its table is read, where that is another way than the one asked for."""
+        return self.decoder.table.said
+
     def engine(
         self,
         *,
@@ -116,6 +126,7 @@ class LoadedThird:
     seed: int
     window_max: int | None = None
     grid: int = GRID
+    said: str = ""
 
     def engine(
         self,

@@ -136,6 +136,8 @@ def engine_of(flags: Flags, dialect: Dialect) -> Engine:
         raise BadInput("--window", None, f"must be a multiple of {grid:,}, at least {4 * grid:,}")
     if most is not None and window > most:
         raise BadInput("--window", None, f"{window:,} is more than the model's {most:,} positions")
+    if loaded.said:
+        logging.warning("%s", loaded.said)
     return loaded.engine(grid=grid, window=window, encoded=Encoded())
 
 

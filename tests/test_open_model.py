@@ -272,3 +272,15 @@ def test_bad_flags(run: Run, made: Path, tmp_path: Path) -> None:
     assert "--size" in refused(run, "model", "make", "flash", "--out", tmp_path, "--size", "7b")
     assert "there already" in refused(run, "model", "make", "flash", "--out", made / "flash")
     assert "is none of" in refused(run, "model", "show", "nowhere")
+
+
+def test_what_went_otherwise_than_asked_is_said(
+    made: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drive without direct reads: a cold table is read another way, and the log says so."""
+    flags = Flags(model=str(made / "flash"), window=16_384, knobs=Knobs(threads=1, table="cold"))
+    dialect = dialect_of(flags)
+    monkeypatch.setattr("engine.flash.table_cold._takes", lambda handle, unit: False)
+    engine_of(flags, dialect)
+    assert "refuses O_DIRECT" in caplog.text
+    assert load(str(made / "flash"), Knobs(threads=1)).said == ""
