@@ -14,10 +14,14 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import numpy as np
 import pytest
 
 from engine.adapter import Engine
 from engine.capture import CAPTURE, Turns, capturing
+from engine.config import HybridConfig
+from engine.graphs import Made, Replay
+from engine.hybrid import Hybrid
 from engine.witness import Witness
 
 ROUNDS = 150
@@ -111,6 +115,60 @@ def free(lock: Turns) -> bool:
 def test_copies_and_captures_take_turns() -> None:
     main, side = engines(2)
     assert failures([capturing], [main.device_calls, side.device_calls]) == []
+
+
+class ByGraphs:
+    """Captures as a hybrid's graphs do, on the made-up device: two engines, every size once."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def capture(self, run: Callable[[], Made]) -> tuple[Made, Replay]:
+        with capturing():
+            self._device.capture()
+            made = run()
+            self._device.call()
+        return made, lambda: None
+
+
+def graphs_beside_copies(held: Callable[[Engine], AbstractContextManager[object]]) -> list[str]:
+    """What goes wrong while two engines capture their blocks and a thread copies."""
+    device, failed, done = Device(), list[str](), threading.Event()
+    first = Hybrid.random(HybridConfig.tiny(), 1, grid=16, window=64)
+    first = Hybrid(first.decoder, grid=16, window=64, graphs=ByGraphs(device))
+    made = [first, first.twin(32)]
+
+    def copier() -> None:
+        while not done.is_set():
+            device.tries()
+            try:
+                with held(first):
+                    device.call()
+            except RuntimeError as error:
+                failed.append(f"copy: {error}")
+
+    thread = threading.Thread(target=copier)
+    thread.start()
+    for n in range(1, 9):
+        for of in made:
+            of.verify(np.arange(n, dtype=np.int32))
+            of.accept(0)
+    done.set()
+    thread.join()
+    for of in made:
+        assert of.graphs is not None
+        failed += [f"capture: {why}" for why in of.graphs.refused.values()]
+    return failed
+
+
+def test_a_hybrids_captures_and_copies_take_turns() -> None:
+    assert graphs_beside_copies(lambda of: of.device_calls()) == []
+
+
+def test_canary_a_copy_beside_a_hybrids_captures_without_the_lock() -> None:
+    failed = graphs_beside_copies(lambda of: nullcontext())
+    assert any(said.startswith("copy") for said in failed)
+    assert any(said.startswith("capture") for said in failed)
 
 
 def test_captures_of_several_engines_take_turns() -> None:
