@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS_DIR ?= .clients
+# Bytecode is kept whatever the environment says: without it every process compiles all of the
+# project, and each of pytest's writes the asserts of all tests anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install replay test test-all test-clients check notebooks clean
 

@@ -1,6 +1,8 @@
 """Profiles of the property tests: `ci` repeats itself, `night` looks further with fresh seeds."""
 
+import functools
 import os
+import ssl
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +13,8 @@ from moorage import main
 
 # Workers share the cores, and small products are slower on two threads than on one.
 torch.set_num_threads(1)
+# Every HTTP client reads the system's certificates, 30 ms at a time, and none here needs them.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 settings.register_profile(
     "ci",
