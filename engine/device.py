@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, wraps
+from importlib.metadata import version
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
@@ -168,6 +169,7 @@ def device_traits(device: torch.device) -> dict[str, str]:
         "multiprocessors": str(torch.cuda.get_device_properties(device).multi_processor_count),
         "driver": str(torch._C._cuda_getDriverVersion()),
         "runtime": str(torch.version.cuda),
+        "triton": version("triton"),
         "workspace": os.environ.get(WORKSPACE, ""),
         "matmul precision": torch.get_float32_matmul_precision(),
         "bfloat16 split sums": str(matmul.allow_bf16_reduced_precision_reduction),

@@ -139,11 +139,14 @@ class Sampled(Drafting):
         if sampling.top_p < 1.0:
             ordered, order = p.sort(descending=True)
             # The token that crosses top_p stays: what came before it must be below.
-            keep = ordered.cumsum(dim=-1) - ordered < sampling.top_p
+            # Summed by the host: devices may add up in any order, another one at each run.
+            summed = ordered.cpu().cumsum(dim=-1).to(p.device)
+            keep = summed - ordered < sampling.top_p
             keep[0] = True  # however small top_p is; float32 may have no number for it
-            p = torch.zeros_like(p).scatter(0, order[keep], ordered[keep])
+            p = torch.zeros_like(p).scatter(0, order, ordered * keep)
             p /= p.sum()
         return p
 
     def _draw(self, p: torch.Tensor) -> int:
-        return int(torch.multinomial(p, 1, generator=self._generator))
+        # On the host, wherever the logits are: a seed gives the same draws.
+        return int(torch.multinomial(p.cpu(), 1, generator=self._generator))

@@ -226,7 +226,7 @@ class Home:
 def _digest(*tensors: torch.Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
     return digest.hexdigest()
 
 

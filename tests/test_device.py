@@ -35,6 +35,7 @@ from engine.layers.decoder import Decoder
 from engine.layers.sight import Sight
 from engine.machine import traits
 from engine.pictures.picture import Picture
+from engine.sampling import Sampled, Sampling
 from engine.vision_config import VisionConfig
 from engine.weights import Weights, random_weights
 
@@ -133,7 +134,7 @@ def test_a_devices_traits_are_in_the_fingerprint_and_the_processors_are_not(
     found = traits(torch.device("cuda", 0))
     assert found == device_traits(torch.device("cuda", 0))
     assert found["device"] == "MADE UP" and found["capability"] == "9.0"
-    assert found["driver"] == "13000" and found["workspace"] == ":16:8"
+    assert found["driver"] == "13000" and found["triton"] and found["workspace"] == ":16:8"
     assert "threads" not in found and "threads" in traits()
 
 
@@ -270,6 +271,27 @@ def pictures_are_on_it() -> list[str]:
     return bad + (["the tower's rows"] if wrong(rows) else [])
 
 
+def draws_are_the_hosts() -> list[str]:
+    """A rule reads logits where they lie, and draws on the host: its seed is a host's."""
+    drawn_on = list[str]()
+
+    def multinomial(p, count, generator):  # type: ignore[no-untyped-def]
+        drawn_on.append(p.device.type)
+        return 3
+
+    sound, torch.multinomial = torch.multinomial, multinomial  # type: ignore[assignment]
+    try:
+        with fake():
+            how = Sampling(temperature=0.7, top_k=20, top_p=0.9, min_p=0.01, seed=1)
+            rule = Sampled(how, drafts=0)
+            logits = torch.zeros(2, 50, device=FAKE)
+            bad = [] if wrong(logits) is wrong(rule.probabilities(logits[0])) else ["probabilities"]
+            bad += [] if rule.judge(logits, [3]) == (1, 3) else ["what was drawn"]
+    finally:
+        torch.multinomial = sound  # type: ignore[assignment]
+    return bad + [f"drawn on {place}" for place in drawn_on if place != "cpu"]
+
+
 def planes_cross() -> list[str]:
     """Rows on the device, planes in the host's memory, cut and joined where the rows are."""
     seen = list[str]()
@@ -330,6 +352,7 @@ CASES: tuple[Callable[[], list[str]], ...] = (
     text_is_on_it,
     codes_are_on_it,
     pictures_are_on_it,
+    draws_are_the_hosts,
     planes_cross,
     planted,
 )
