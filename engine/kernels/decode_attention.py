@@ -30,6 +30,14 @@ def _share_of(rows, SHARES: tl.constexpr, TILE: tl.constexpr):  # type: ignore[n
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _floats(rows, CODED: tl.constexpr, NARROW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows as a product takes them; codes without their scales."""
+    if CODED:
+        rows = widen(rows)
+    return rows.to(tl.bfloat16) if NARROW else rows.to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _shares_kernel(  # type: ignore[no-untyped-def]
     q,
     keys,
@@ -74,15 +82,9 @@ def _shares_kernel(  # type: ignore[no-untyped-def]
             row = low + tl.arange(0, TILE)
             at = head * head_stride + row[:, None] * channels + d[None, :]
             inside = (row[:, None] < stop) & (d[None, :] < channels)
-            k = tl.load(keys + at, mask=inside, other=0)
-            v = tl.load(values + at, mask=inside, other=0)
             of_scale = head * scale_stride + row
-            if CODED:
-                k, v = widen(k), widen(v)
-            if NARROW:
-                k, v = k.to(tl.bfloat16), v.to(tl.bfloat16)
-            else:
-                k, v = k.to(tl.float32), v.to(tl.float32)
+            k = _floats(tl.load(keys + at, mask=inside, other=0), CODED, NARROW)
+            v = _floats(tl.load(values + at, mask=inside, other=0), CODED, NARROW)
             s = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
             if CODED:
                 s *= tl.load(key_scales + of_scale, mask=row < stop, other=0.0)[None, :]
