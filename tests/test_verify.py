@@ -1,6 +1,7 @@
 """The verifiers: what they compare under which gate. Their canaries are in bits/test_resume_gates.
 
-Method: a cold prefill must pass both gates; a difference must be named by what differs.
+Method: a cold prefill must pass both gates; a difference must be named by what differs. The tests'
+own verifier, which prefills a prompt cold once, is held to the same when it has it again.
 """
 
 import pytest
@@ -65,3 +66,32 @@ def test_one_twin_serves_prompts_of_all_lengths() -> None:
         for start in range(0, size, GRID):
             logits = of.prefill(ids[start : start + GRID])
         assert check.check(ids, logits, Gate.BITS, size).ok
+
+
+@pytest.mark.parametrize("model", MODELS[1:])
+def test_a_prompt_that_was_prefilled_cold_before_is_held_to_all_of_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = tokens(2 * GRID + 9, 21)
+    of, logits = prefilled(model, ids)
+    assert verifier(of).check(ids, logits, Gate.BITS, 0).ok
+    of, logits = prefilled(model, ids)
+    check = verifier(of)
+    with monkeypatch.context() as patch:
+        patch.setattr(ColdVerifier, "_prefilled", None)
+        assert check.check(ids, logits, Gate.BITS, 0).ok, "by digests alone"
+        assert check.check(ids, logits + 1e-4, Gate.GREEDY, 2 * GRID).ok
+    assert check.check(ids, logits + 1, Gate.BITS, 0).why == "logits differ"
+    assert "off by 1" in check.check(ids, logits + 1, Gate.GREEDY, 0).why
+    state = of.cache_state()
+    spoilt = {f"section {s.name}": s.tensor for s in state.sections}
+    spoilt |= {f"rows of {v.name}": v.rows(GRID + 7, GRID + 8) for v in state.views}
+    for what, tensor in spoilt.items():
+        was = tensor.clone()
+        tensor += 1
+        assert check.check(ids, logits, Gate.BITS, 0).why.startswith(f"{what} differ")
+        if what.startswith("rows"):
+            assert not check.check(ids, logits, Gate.GREEDY, 2 * GRID).ok
+            assert check.check(ids, logits, Gate.GREEDY, 2 * GRID - 1).ok
+        tensor.copy_(was)
+    assert check.check(ids, logits, Gate.BITS, 0).ok
