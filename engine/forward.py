@@ -48,10 +48,20 @@ def counted(
 
 
 def hiddens(
-    decoder: Decoder, buffers: Buffers, embedded: torch.Tensor, run: RunDelta, lane: Lane
+    decoder: Decoder,
+    buffers: Buffers,
+    embedded: torch.Tensor,
+    run: RunDelta,
+    lane: Lane,
+    *,
+    last_only: bool = False,
 ) -> torch.Tensor:
-    """[n, hidden] of embedded rows [n, hidden], which every attention layer gets."""
-    hidden = decoder.forward(embedded, lane.start, run, lane.rows, lane.turn)
+    """[n, hidden] of embedded rows [n, hidden], which every attention layer gets.
+
+    With `last_only` the last of them may be all, [1, hidden]: draft layers read every one.
+    """
+    cut = last_only and not decoder.draft
+    hidden = decoder.forward(embedded, lane.start, run, lane.rows, lane.turn, last_only=cut)
     if decoder.draft:
         before = torch.cat((buffers.hidden[None], hidden[:-1]))
         decoder.draft.rows(embedded, before, lane.start, lane.drafts, lane.turn)

@@ -25,7 +25,7 @@ from engine.graphs import Captures, Graphs, Made, captures_for
 from engine.layers import delta_rule
 from engine.layers.block import Block
 from engine.layers.conv import next_tail
-from engine.layers.decoder import Decoder, RunDelta
+from engine.layers.decoder import Decoder
 from engine.layers.delta_net import DeltaNet
 from engine.layers.rope import Angles, Rope
 from engine.layers.sight import Sight
@@ -222,8 +222,10 @@ class Hybrid(Engine):
         def run(at: int, layer: DeltaNet, x: torch.Tensor) -> torch.Tensor:
             return layer.chunk(x, buffers.states[at], buffers.tails[at])
 
-        hidden = self._forward(ids, self.length, run)
-        self._buffers.hidden.copy_(hidden[-1])
+        where = lane(buffers, self.length, self._angles(self.length, self.length + len(ids)))
+        embedded = self._embedded(ids, self.length)
+        hidden = hiddens(self.decoder, buffers, embedded, run, where, last_only=True)
+        buffers.hidden.copy_(hidden[-1])
         if self._sight:
             self._sight.passed(self.length, self.length + len(ids))
         self._last = None
@@ -259,11 +261,6 @@ class Hybrid(Engine):
     @torch.inference_mode()
     def _land(self, count: int) -> None:
         self._absorb(count)
-
-    def _forward(self, ids: Ids, start: int, run: RunDelta) -> torch.Tensor:
-        """Hiddens of `ids` as rows [start, start + n); writes them in every attention layer."""
-        where = lane(self._buffers, start, self._angles(start, start + len(ids)))
-        return hiddens(self.decoder, self._buffers, self._embedded(ids, start), run, where)
 
     def _embedded(self, ids: Ids, start: int) -> torch.Tensor:
         """Rows [n, hidden] of tokens, and of pictures what the tower makes of them."""

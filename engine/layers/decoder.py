@@ -78,20 +78,27 @@ class Decoder:
         run_delta: RunDelta,
         rows: Sequence[Kv],
         turn: Angles,
+        *,
+        last_only: bool = False,
     ) -> torch.Tensor:
         """The hiddens [n, hidden] after the final norm, of embedded rows [start, start + n).
 
-        `rows`, one an attention layer, get the new rows; `turn` has the angles of theirs.
+        `rows`, one an attention layer, get the new rows; `turn` has the angles of theirs. With
+        `last_only` it is [1, hidden], the last row's: what the last layer would do for the others
+        beyond their keys and values, or their part of a state, nobody reads.
         """
         deltas = attentions = 0
-        for layer in self.layers:
+        for at, layer in enumerate(self.layers, 1):
+            cut = last_only and at == len(self.layers)
             normed = layer.before(x)
             if isinstance(layer.mixer, Attention):
-                x = x + layer.mixer(normed, start, rows[attentions], turn)
+                mix = layer.mixer.last if cut else layer.mixer
+                mixed = mix(normed, start, rows[attentions], turn)
                 attentions += 1
             else:
-                x = x + run_delta(deltas, layer.mixer, normed)
+                mixed = run_delta(deltas, layer.mixer, normed)
                 deltas += 1
+            x = x[-1:] + mixed[-1:] if cut else x + mixed
             x = x + layer.mlp(layer.after(x))
         return self._norm(x)
 

@@ -14,7 +14,7 @@ from engine.layers.conv import causal_conv, next_tail
 from engine.layers.delta_wide import WIDE_NUMBERS, WideChunk
 from engine.layers.linear import linear
 from engine.layers.norm import UNIT_EPS, GatedNorm, Norm, rounded
-from engine.layers.tiles import tiles
+from engine.layers.tiles import by_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,7 @@ class DeltaNet:
     def _output(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         n = len(gate)
         shaped = gate.view(n, self._value_heads, self._value_dim)
-        made = [
-            self._norm(rounded(o[start:stop], gate), shaped[start:stop])
-            for start, stop in tiles(n, gate.shape[1])
-        ]
-        mixed = made[0] if len(made) == 1 else torch.cat(made)
-        return linear(mixed.reshape(n, -1), self._out)
+        return linear(by_tiles(self._normed, o, shaped).reshape(n, -1), self._out)
+
+    def _normed(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return self._norm(rounded(o, gate), gate)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.layers.linear import linear
-from engine.layers.tiles import tiles
+from engine.layers.tiles import by_tiles
 
 
 class Mlp:
@@ -22,8 +22,8 @@ class Mlp:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Forward x [n, hidden]."""
         gate, up = linear(x, self._in).chunk(2, -1)
-        made = [
-            F.silu(gate[start:stop]).mul_(up[start:stop])
-            for start, stop in tiles(len(x), gate.shape[1])
-        ]
-        return linear(made[0] if len(made) == 1 else torch.cat(made), self._out)
+        return linear(by_tiles(_gated, gate, up), self._out)
+
+
+def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return F.silu(gate).mul_(up)

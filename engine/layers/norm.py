@@ -26,14 +26,13 @@ class Norm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise over the last axis; shape and dtype stay."""
         wide = x.float()
-        return rounded(wide * self._factor(wide), x)
+        length = torch.hypot(torch.linalg.vector_norm(wide, 2, -1, True), self._floor)
+        return rounded(wide * (self._scale / length), x)
 
     def into(self, out: torch.Tensor, x: torch.Tensor) -> None:
         """The same of float32 x, written where it is needed: `out` has x's shape and dtype."""
-        torch.mul(x, self._factor(x), out=out)
-
-    def _factor(self, x: torch.Tensor) -> torch.Tensor:
-        return self._scale / torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), self._floor)
+        length = torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), self._floor)
+        torch.mul(x, self._scale / length, out=out)
 
 
 def rms(scale: torch.Tensor, eps: float) -> Norm:

@@ -21,6 +21,10 @@ class Angles:
         first, second, rest = torch.split_with_sizes(x, (half, half, x.shape[-1] - 2 * half), -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
+    def last(self) -> Angles:
+        """Those of the last row."""
+        return Angles(self._cos[-1:], self._sin[-1:])
+
 
 class Rope:
     """Positions [0, window), for rotary / 2 angles.

@@ -29,6 +29,9 @@ SHAPES = {
     "float32": HybridConfig.tiny(full_attention_interval=2),
     "bfloat16": HybridConfig.tiny(full_attention_interval=2, dtype="bfloat16"),
     "narrow": HybridConfig.replay(vocab=499),
+    # Heads of the form for wide ones, and no draft layer: the last layer forwards one row.
+    "wide": HybridConfig.tiny(key_dim=48, value_dim=64, draft=False),
+    "wide in bfloat16": HybridConfig.tiny(key_dim=48, value_dim=64, draft=False, dtype="bfloat16"),
 }
 CASES = [
     ("float32", 64),
@@ -38,6 +41,8 @@ CASES = [
     ("float32", 192),
     ("bfloat16", 192),
     ("narrow", 1024),
+    ("wide", 192),
+    ("wide in bfloat16", 192),
 ]
 """Shape and grid."""
 FEWER = [("float32", 64), ("bfloat16", 64), ("narrow", 1024)]
