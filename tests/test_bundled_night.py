@@ -1,7 +1,7 @@
 """The bundled night: what it holds, that every resume of it is exact, and that models agree.
 
-Method: the shipped trace on the spark-27b board: all of it on the witness, its first requests on
-the random hybrid, and all of it there too as a slow test.
+Method: the shipped trace on the spark-27b board: its first requests on the witness and on the
+random hybrid, and all of it on both as slow tests.
 """
 
 from collections import Counter
@@ -9,6 +9,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+from cache.ports import PAGE
 from replay.commands import NIGHT
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
@@ -25,9 +26,9 @@ def night() -> Trace:
     return read_trace(NIGHT)
 
 
-@pytest.fixture(scope="module")
-def seen(night: Trace) -> pd.DataFrame:
-    return to_frame(Replay([night], Options(BOARD)))
+def beginning(night: Trace, count: int) -> Trace:
+    """Its first requests."""
+    return Trace(night.name, night.header, night.requests[:count])
 
 
 def test_it_holds_what_a_night_has(night: Trace) -> None:
@@ -59,12 +60,25 @@ def test_it_holds_what_a_night_has(night: Trace) -> None:
     assert set(night.header.clients) == {"opencode", "openwebui"}
 
 
-def test_every_request_holds_its_gate_on_the_witness(night: Trace, seen: pd.DataFrame) -> None:
+def holds(night: Trace) -> pd.DataFrame:
+    """The witness's ledger, after every request was seen to hold its gate."""
+    seen = to_frame(Replay([night], Options(BOARD)))
     assert len(seen) == len(night.requests)
     assert seen["checked"].notna().all()
     assert (seen["failure"] == "").all(), seen[seen["failure"] != ""]
-    assert (seen["checked"] == "bits").sum() > 100 and (seen["checked"] == "greedy").sum() > 100
     assert (seen["cached"] + seen["reread"] + seen["new"] == seen["prompt"]).all()
+    return seen
+
+
+def test_the_nights_beginning_holds_its_gates_on_the_witness(night: Trace) -> None:
+    seen = holds(beginning(night, 120))
+    assert (seen["checked"] == "bits").sum() > 20 and (seen["checked"] == "greedy").sum() > 20
+
+
+@pytest.mark.slow
+def test_every_request_holds_its_gate_on_the_witness(night: Trace) -> None:
+    seen = holds(night)
+    assert (seen["checked"] == "bits").sum() > 100 and (seen["checked"] == "greedy").sum() > 100
 
 
 def agrees(night: Trace, verify: float) -> pd.DataFrame:
@@ -72,20 +86,23 @@ def agrees(night: Trace, verify: float) -> pd.DataFrame:
     computed = to_frame(Replay([night], Options(BOARD, model="random", verify=verify)))
     expected = to_frame(Replay([night], Options(BOARD, verify=verify)))
     assert (computed["failure"] == "").all(), computed[computed["failure"] != ""]
-    # A model with more sections has longer headers in its files; all else on the drive is alike.
+    # A model with more sections has longer headers in its files, and what it is made of may take
+    # a page more to write down; all else on the drive is alike.
     drive = ("disk_", "spill_")
     files = [name for name in computed if name.startswith(drive) and name.endswith(BYTES)]
     files += ["held_disk", "held_spill", "reserve", "peak", "restore_s", "save_s"]
     for name in files:
-        assert computed[name].to_numpy() == pytest.approx(expected[name].to_numpy(), rel=1e-3)
+        page = PAGE if name.endswith(BYTES) else None
+        close = pytest.approx(expected[name].to_numpy(), rel=1e-3, abs=page)
+        assert computed[name].to_numpy() == close, name
     pd.testing.assert_frame_equal(computed.drop(columns=files), expected.drop(columns=files))
     return computed
 
 
 def test_the_random_model_agrees_on_the_nights_beginning(night: Trace) -> None:
-    computed = agrees(Trace(night.name, night.header, night.requests[:45]), verify=0.5)
-    assert (computed["checked"] == "bits").sum() >= 8
-    assert (computed["source"] == "end").any()
+    computed = agrees(beginning(night, 16), verify=0.5)
+    assert (computed["checked"] == "bits").sum() >= 4
+    assert {"end", "park.end", "park.grid"} <= set(computed["source"])
 
 
 @pytest.mark.slow

@@ -244,14 +244,19 @@ class Machine(RuleBasedStateMachine):
             assert len(self.files.handles) <= 4
 
 
-Machine.TestCase.settings = settings(
-    max_examples=max(150, settings().max_examples), stateful_step_count=30
-)
+SOME = settings(max_examples=max(40, settings().max_examples // 4), stateful_step_count=30)
+MANY = settings(SOME, max_examples=max(150, settings().max_examples))
 TestMachine = Machine.TestCase
+TestMachine.settings = SOME
+
+
+@pytest.mark.slow
+def test_many_runs() -> None:
+    run_state_machine_as_test(Machine, settings=MANY)
 
 
 def test_canary_a_tier_that_does_not_ask_the_days_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiskWriter, "_skips", lambda *_: False)
-    some = settings(Machine.TestCase.settings, max_examples=60, phases=[Phase.generate])
+    some = settings(SOME, max_examples=60, phases=[Phase.generate])
     with pytest.raises(AssertionError, match="over the day's write budget"):
         run_state_machine_as_test(Machine, settings=some)

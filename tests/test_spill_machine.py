@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 from support import box, engine, joined, serve, spill, tokens, verifier
 from test_stack_machine import SESSIONS, WINDOW, Conversations
 
@@ -155,7 +156,12 @@ class Spilling(Conversations):
         assert sizes <= self.spill.config.budget_bytes
 
 
-Spilling.TestCase.settings = settings(
-    max_examples=max(40, settings().max_examples), stateful_step_count=20
-)
+SOME = settings(max_examples=max(15, settings().max_examples // 4), stateful_step_count=20)
+MANY = settings(SOME, max_examples=max(100, settings().max_examples))
 TestSpilling = Spilling.TestCase
+TestSpilling.settings = SOME
+
+
+@pytest.mark.slow
+def test_many_stops() -> None:
+    run_state_machine_as_test(Spilling, settings=MANY)

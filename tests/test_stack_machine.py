@@ -10,9 +10,15 @@ in, and every tier checks itself.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
 from support import GRID, box, engine, forced, joined, serve, tokens, verifier
 
 from cache.account import Answer
@@ -188,9 +194,15 @@ class Conversations(RuleBasedStateMachine):
         self.texts[session] = ids
 
 
-Conversations.TestCase.settings = settings(
-    max_examples=max(150, settings().max_examples), stateful_step_count=25
-)
+SOME = settings(max_examples=max(40, settings().max_examples // 4), stateful_step_count=25)
+MANY = settings(SOME, max_examples=max(150, settings().max_examples))
 TestConversations = Conversations.TestCase
+TestConversations.settings = SOME
+
+
+@pytest.mark.slow
+def test_many_conversations() -> None:
+    run_state_machine_as_test(Conversations, settings=MANY)
+
 
 assert GRID == 64

@@ -102,9 +102,10 @@ def planted(fault: str) -> Callable[[], None]:
     return mend
 
 
-def killed(name: str, root: Path, fault: str) -> dict[str, object]:
-    """Every point of a scenario, up to the first failure where a fault is planted."""
-    scenario, at, alive, failures = BY_NAME[name], 0, False, list[str]()
+def killed(name: str, fault: str, root: Path, step: int) -> dict[str, object]:
+    """Every point of a scenario, or one of so many, up to the first failure of a planted fault."""
+    scenario, at, kills, failures = BY_NAME[name], 0, 0, list[str]()
+    alive = False
     start, oracle = scenario.start(), scenario.oracle()
     mend = planted(fault)
     while not alive and not (failures and fault):
@@ -112,16 +113,18 @@ def killed(name: str, root: Path, fault: str) -> dict[str, object]:
         told, dead = forked(partial(lives, scenario, root, at))
         whys = checked(scenario, root, told, oracle)
         failures += [f"killed at {at}: {why}" for why in whys]
-        alive, at = not dead, at + 1
+        alive, at, kills = not dead, at + step, kills + dead
     mend()
-    return {"kills": at - 1, "failures": failures[:5], "failed": len(failures)}
+    return {"kills": kills, "failures": failures[:5], "failed": len(failures)}
 
 
 def main() -> None:
-    """Runs named `scenario` or `scenario/fault`; prints for each its kills and what was wrong."""
+    """Arguments: the directory, 1 for every point or n for one of n, and runs that are named
+    `scenario` or `scenario/fault`. Prints for each its kills and what was wrong."""
     torch.set_num_threads(1)
-    root, runs = Path(sys.argv[1]), [run.partition("/") for run in sys.argv[2:]]
-    print(json.dumps({"/".join(filter(None, (n, f))): killed(n, root, f) for n, _, f in runs}))
+    root, step = Path(sys.argv[1]), int(sys.argv[2])
+    found = {run: killed(*run.partition("/")[::2], root, step) for run in sys.argv[3:]}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -74,9 +74,10 @@ def planted(fault: str) -> Callable[[], None]:
     return mend
 
 
-def killed(name: str, how: str, root: Path, fault: str) -> dict[str, object]:
-    """Every point of a scenario, up to the first failure where a fault is planted."""
-    scenario, codec, at, alive, failures = BY_NAME[name], CODECS[how], 0, False, list[str]()
+def killed(name: str, how: str, fault: str, root: Path, step: int) -> dict[str, object]:
+    """Every point of a scenario, or one of so many, up to the first failure of a planted fault."""
+    scenario, codec, at, kills = BY_NAME[name], CODECS[how], 0, 0
+    alive, failures = False, list[str]()
     start, oracle = scenario.begin(codec).files, scenario.oracle(codec)
     mend = planted(fault)
     while not alive and not (failures and fault):
@@ -84,16 +85,17 @@ def killed(name: str, how: str, root: Path, fault: str) -> dict[str, object]:
         told, dead = forked(partial(lives, scenario, codec, root, at))
         whys = checked(scenario, codec, root, told, oracle)
         failures += [f"killed at {at}: {why}" for why in whys]
-        alive, at = not dead, at + 1
+        alive, at, kills = not dead, at + step, kills + dead
     mend()
-    return {"kills": at - 1, "failures": failures[:5], "failed": len(failures)}
+    return {"kills": kills, "failures": failures[:5], "failed": len(failures)}
 
 
 def main() -> None:
-    """Runs named `scenario/codec/fault`, the fault empty for none; prints kills and findings."""
+    """Arguments: the directory, 1 for every point or n for one of n, and runs that are named
+    `scenario/codec/fault`, the fault empty for none. Prints kills and findings."""
     torch.set_num_threads(1)
-    root, runs = Path(sys.argv[1]), [run.split("/") for run in sys.argv[2:]]
-    print(json.dumps({"/".join(run): killed(run[0], run[1], root, run[2]) for run in runs}))
+    root, step = Path(sys.argv[1]), int(sys.argv[2])
+    print(json.dumps({run: killed(*run.split("/"), root, step) for run in sys.argv[3:]}))
 
 
 if __name__ == "__main__":

@@ -224,8 +224,9 @@ def failing(number: int, *, reverts: bool, word: str = "") -> str:
     return crashed("save that shares chunks", saved(0), word, fault)
 
 
-def test_what_failed_to_sync_is_not_acknowledged() -> None:
-    for number in syncs():
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_what_failed_to_sync_is_not_acknowledged(step: int) -> None:
+    for number in syncs()[::step]:
         assert failing(number, reverts=bool(number % 2)) == ""
 
 

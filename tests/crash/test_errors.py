@@ -140,8 +140,10 @@ def faults(kinds: list[str], *, every: bool) -> Iterator[tuple[str, Fault]]:
 
 def looped(name: str, *, every: bool) -> Tally:
     """Every fault in turn."""
-    tally, oracle = Tally(name), Oracle()
-    for kind, fault in faults(calls(), every=every):
+    tally, oracle, kinds = Tally(name), Oracle(), calls()
+    for kind, fault in faults(kinds, every=every):
+        if not every and fault.call % 3 and fault.call != kinds.index(kind):
+            continue  # A third of the calls, and the first of each kind; the others are among all.
         after = struck(fault)
         assert after.hits
         # What can't be read at the opening stays where it is, and what can't be deleted.
@@ -162,7 +164,7 @@ def test_a_life_makes_every_call() -> None:
 
 
 def test_every_call_may_fail(tallied: Told) -> None:
-    assert tallied(looped("errors, every call", every=False)).violations == []
+    assert tallied(looped("errors, every third call", every=False)).violations == []
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ class Power(RuleBasedStateMachine):
 
 
 Power.TestCase.settings = settings(
-    max_examples=max(60, settings().max_examples // 2), stateful_step_count=20
+    max_examples=max(20, settings().max_examples // 5), stateful_step_count=20
 )
 TestPower = pytest.mark.timeout(3_600)(Power.TestCase)
 """A night's run of it takes longer than other tests may."""

@@ -229,13 +229,19 @@ def failing(number: int, *, reverts: bool, word: str = "") -> str:
     return crashed("grown", word, Fault(number, errno.EIO, reverts=reverts))
 
 
-def test_what_failed_to_sync_is_not_acknowledged() -> None:
-    for number in syncs("fsync"):
+SOME = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+"""Of so many syncs one fails."""
+
+
+@SOME
+def test_what_failed_to_sync_is_not_acknowledged(step: int) -> None:
+    for number in syncs("fsync")[::step]:
         assert failing(number, reverts=bool(number % 2)) == ""
 
 
-def test_nor_are_names_that_failed_to() -> None:
-    for number in syncs("fsyncdir"):
+@SOME
+def test_nor_are_names_that_failed_to(step: int) -> None:
+    for number in syncs("fsyncdir")[::step]:
         assert failing(number, reverts=False) == ""
 
 

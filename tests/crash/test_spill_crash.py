@@ -21,8 +21,11 @@ from sim.files import SimFiles
 Told = Callable[[Tally], Tally]
 
 
-LARGE = {"stopped, grown", "stopped, given up", "parked", "block damaged", "copy damaged"}
-"""Those with many states when nothing is in order."""
+LARGE = {
+    *("stopped, grown", "stopped, given up", "parked", "block damaged", "copy damaged", "budget"),
+    *("others' files", "no session", "two sessions", "another codec", "another fingerprint"),
+}
+"""Those with many states when nothing is in order; the slow tests have them."""
 
 
 def held(name: str, codec: str, *orders: Order, again: bool = True) -> Iterator[Tally]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from spill_scenarios import BY_NAME, CODECS
 from states import Tally
-from test_kills import in_memory, tally_of
+from test_kills import STEP, in_memory, tally_of
 from test_kills import killed as killed_by
 
 Told = Callable[[Tally], Tally]
@@ -22,19 +22,19 @@ NAME = "grown/planes/"
 FAULTS = {"grown/planes/tmp kept": ".tmp is left", "grown/planes/files kept": "is left"}
 
 
-def killed(folder: Path | None, *runs: str) -> dict[str, Any]:
-    return killed_by(folder, *runs, script="spill_kills.py")
+def killed(folder: Path | None, *runs: str, step: int = 1) -> dict[str, Any]:
+    return killed_by(folder, *runs, script="spill_kills.py", step=step)
 
 
 @pytest.fixture(scope="module")
 def quick() -> dict[str, Any]:
     """One scenario and the canaries, in one process: starting it takes as long as many kills."""
-    return killed(in_memory(), NAME, *FAULTS)
+    return killed(in_memory(), NAME, *FAULTS, step=STEP)
 
 
 def test_a_kill_at_any_point(quick: dict[str, Any], tallied: Told) -> None:
     tally = tallied(tally_of(quick, NAME, "in memory"))
-    assert tally.violations == [] and tally.states > 60
+    assert tally.violations == [] and tally.states > 60 / STEP
 
 
 @pytest.mark.parametrize("run", FAULTS)
