@@ -11,6 +11,7 @@ from rich.console import Console
 
 from engine.bad import BadInput
 from engine.knobs import Knobs
+from engine.threads import wait_passively
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Look at traces.")
@@ -547,6 +548,7 @@ def _knobs(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: bad input is one line and exit 2."""
+    wait_passively()
     try:
         app(args=arguments, standalone_mode=True)
     except BadInput as bad:

@@ -46,6 +46,7 @@ HOSTS = {
     "cache/workers.py",
     "engine/capture.py",
     "engine/device.py",
+    "engine/threads.py",
     "engine/flash/table_cold.py",
     "engine/flash/table_file.py",
     "engine/flash/table_handle.py",
