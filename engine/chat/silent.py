@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from engine.chat.dialect import Dialect
 from engine.chat.tokenizer import Tokenizer
 
@@ -13,7 +15,13 @@ def silent(dialect: Dialect) -> list[int]:
     """
     tokenizer = dialect.tokenizer
     structure = set(tokenizer.ids.values()) - dialect.stop_ids
-    return [id for id in range(tokenizer.vocab) if id in structure or not _is_text(tokenizer, id)]
+    return sorted(structure | _no_text(tokenizer))
+
+
+@lru_cache(maxsize=4)
+def _no_text(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens that are not text on their own: a pass over the vocabulary, once a tokenizer."""
+    return frozenset(id for id in range(tokenizer.vocab) if not _is_text(tokenizer, id))
 
 
 def _is_text(tokenizer: Tokenizer, id: int) -> bool:
