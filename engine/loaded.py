@@ -12,7 +12,6 @@ from engine.flash.engine import Flash
 from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.pictures.encoded import Encoded
-from engine.third import Third
 
 GRID = 1_024
 """Of the hybrid's prefill, as the seed's."""
@@ -37,7 +36,7 @@ class Loaded(Protocol):
 
     @property
     def said(self) -> str:
-        """What went otherwise than asked when it was opened, in one line; empty when nothing did."""
+        """What went otherwise than asked when it was opened, in one line; empty for nothing."""
 
     def engine(
         self,
@@ -138,5 +137,7 @@ class LoadedThird:
         encoded: Encoded | None = None,
     ) -> Engine:
         """An empty engine."""
+        from engine.third import Third  # JAX takes a second to import; nobody else here needs it
+
         how = {"seed": self.seed, "vocab": self.vocab}
         return Third(grid, window, cost=cost, block_logits=block_logits, **how)
