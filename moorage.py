@@ -34,7 +34,15 @@ SuffixDir = Annotated[
 AdoptFrom = Annotated[
     list[str], typer.Option(help="a folder this tree lay in before", metavar="DIR")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="decides accepted drafts, checks, interleavings")]
+SEED_MAX = 2**63 - 1
+"""Torch takes no larger ones, and numpy none below zero."""
+Seed = Annotated[
+    int,
+    typer.Option(min=0, max=SEED_MAX, help="decides accepted drafts, checks, interleavings"),
+]
+ModelSeed = Annotated[
+    int, typer.Option(min=0, max=SEED_MAX, help="decides a random model's weights")
+]
 OnDrive = Annotated[
     Path,
     typer.Option("--dir", help="on the drive; a folder is made there and removed", readable=False),
@@ -58,7 +66,9 @@ NoGraphs = Annotated[bool, typer.Option("--no-graphs", help="capture nothing on 
 TableCache = Annotated[int, typer.Option("--table-cache-mb", min=0, help="MiB a cold one keeps")]
 Gib = Annotated[float, typer.Option(help="GiB of rows that are moved each time")]
 Rounds = Annotated[int, typer.Option(help="how often, raw direct I/O beside it")]
-GateSeed = Annotated[int, typer.Option("--seed", help="decides tokens, weights and bytes")]
+GateSeed = Annotated[
+    int, typer.Option("--seed", min=0, max=SEED_MAX, help="decides tokens, weights and bytes")
+]
 
 
 @app.command()
@@ -204,7 +214,7 @@ def fingerprint(
     model: ModelName = "witness",
     profile: ProfileName = "spark-27b",
     settings: Set = [],  # noqa: B006
-    seed: Annotated[int, typer.Option("--seed", help="decides a random model's weights")] = 0,
+    seed: ModelSeed = 0,
     adopt_from: AdoptFrom = [],  # noqa: B006
     as_json: AsJson = False,
     dtype: Dtype = "",
@@ -259,7 +269,7 @@ def serve(
     window: Annotated[
         int, typer.Option(min=0, help="tokens of the context; 0 is what suits the model")
     ] = 0,
-    seed: Annotated[int, typer.Option("--seed", help="decides a random model's weights")] = 0,
+    seed: ModelSeed = 0,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="port; 0 is any free one")] = 8_000,
     cache_dir: Annotated[
@@ -522,7 +532,7 @@ def model_make(
     ],
     out: Annotated[Path, typer.Option(help="folder to make")],
     size: Annotated[str, typer.Option(help="tiny, small, or of the hybrids 50m")] = "small",
-    seed: Annotated[int, typer.Option("--seed", help="decides the weights")] = 0,
+    seed: ModelSeed = 0,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16")] = "float32",
     nvfp4: Annotated[bool, typer.Option("--nvfp4", help="pack the projections")] = False,
     shard_mb: Annotated[int, typer.Option(min=1, help="MiB of a file at most")] = 5_120,

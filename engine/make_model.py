@@ -14,7 +14,7 @@ from engine.chat.silent import silent
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
 from engine.checkpoint.save import SHARD_BYTES, save_checkpoint
-from engine.config import HybridConfig
+from engine.config import DTYPES, HybridConfig
 from engine.flash.checkpoint import save_flash
 from engine.flash.config import FlashConfig
 from engine.flash.weights import random_weights as random_flash
@@ -89,7 +89,11 @@ def make(
     What the model writes is text: tokens that are none it never writes.
     """
     shapes = FLASHES if kind == "flash" else HYBRIDS
-    for flag, value, known in (("KIND", kind, KINDS), ("--size", size, shapes)):
+    for flag, value, known in (
+        ("KIND", kind, KINDS),
+        ("--size", size, shapes),
+        ("--dtype", dtype, DTYPES),
+    ):
         if value not in known:
             raise BadInput(flag, None, f"{value!r} is none of {', '.join(known)}")
     if nvfp4 and kind == "flash":
@@ -102,10 +106,11 @@ def make(
     shape["tie_embeddings"] = False
     try:
         if kind == "flash":
-            save_flash(out, random_flash(FlashConfig.tiny(**shape), seed, silent=quiet))
+            weights = random_flash(FlashConfig.tiny(**shape), seed, silent=quiet)
+            save_flash(out, weights, shard_bytes=shard_bytes)
         else:
-            weights = random_weights(_hybrid(kind, shape), seed, quiet)
-            save_checkpoint(weights, out, kind=kind, nvfp4=nvfp4, shard_bytes=shard_bytes)
+            hybrid = random_weights(_hybrid(kind, shape), seed, quiet)
+            save_checkpoint(hybrid, out, kind=kind, nvfp4=nvfp4, shard_bytes=shard_bytes)
         _write_chat(out, dialect)
     except OSError as error:
         raise BadInput(str(out), None, f"cannot be written: {error.strerror}") from error

@@ -174,6 +174,18 @@ def test_bad_input_is_one_line(
     assert str(copied) in str(bad.value)
 
 
+def test_shards_hold_what_they_may_and_are_opened_all_the_same(saved: Path, tmp_path: Path) -> None:
+    save_flash(tmp_path / "model", random_weights(CONFIG, 3), shard_bytes=1 << 16)
+    shards = sorted((tmp_path / "model").glob("model-*.safetensors"))
+    assert len(shards) > 2
+    for shard in shards:
+        held = load_file(shard)
+        size = sum(tensor.nbytes for tensor in held.values())
+        assert size <= 1 << 16 or len(held) == 1
+    one, other = (flash(open_flash(folder)) for folder in (saved, tmp_path / "model"))
+    assert torch.equal(logits(one), logits(other))
+
+
 def test_a_directory_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "model").write_text("a file")
     with pytest.raises(BadInput, match="cannot be written"):

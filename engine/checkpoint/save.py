@@ -45,6 +45,17 @@ def save_checkpoint(
     tensors = _published(weights, kind)
     if nvfp4:
         tensors = _packed(tensors, ignored)
+    save_shards(directory, tensors, shard_bytes)
+    config = published_config(weights.config, kind)
+    if nvfp4:
+        config["quantization_config"] = nvfp4_config((*_IGNORED, *ignored))
+    _write(directory / "config.json", config)
+
+
+def save_shards(directory: Path, tensors: Iterator[Named], shard_bytes: int = SHARD_BYTES) -> None:
+    """Write tensors into a directory that is there, as one file or as shards with their index, in
+    place of those it has. A shard holds `shard_bytes` at most, or one tensor. Raises OSError.
+    """
     shards, places, total = list[Path](), dict[str, int](), 0
     for shard in _filled(tensors, shard_bytes):
         shards.append(directory / f"shard-{len(shards)}.part")
@@ -52,10 +63,6 @@ def save_checkpoint(
         places |= dict.fromkeys(shard, len(shards))
         total += sum(tensor.nbytes for tensor in shard.values())
     _name(directory, shards, places, total)
-    config = published_config(weights.config, kind)
-    if nvfp4:
-        config["quantization_config"] = nvfp4_config((*_IGNORED, *ignored))
-    _write(directory / "config.json", config)
 
 
 def _published(weights: Weights, kind: str) -> Iterator[Named]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from engine.bad import BadCheckpoint
 from engine.checkpoint.json_file import read_object
 from engine.checkpoint.names import Source
-from engine.checkpoint.shards import SINGLE, Shards, open_shards
+from engine.checkpoint.save import SHARD_BYTES, save_shards
+from engine.checkpoint.shards import Shards, open_shards
 from engine.checkpoint.tensors import Tensors
 from engine.flash.config import FlashConfig
 from engine.flash.table import CACHE_BYTES, Policy, Table, open_table
@@ -89,12 +89,14 @@ def _digests(shards: Shards) -> dict[str, str]:
         raise BadCheckpoint(f"{error.filename}: {error.strerror}") from error
 
 
-def save_flash(directory: Path, weights: FlashWeights) -> None:
-    """Write a directory that `open_flash` reads, the table in the dtype it has; raises BadInput."""
+def save_flash(directory: Path, weights: FlashWeights, *, shard_bytes: int = SHARD_BYTES) -> None:
+    """Write a directory that `open_flash` reads, the table in the dtype it has; raises BadInput.
+
+    A shard holds `shard_bytes` at most, or one tensor.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}
-        save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
+        save_shards(directory, iter(weights.tensors.items()), shard_bytes)
         text = json.dumps(weights.config.to_json(), indent=2)
         (directory / CONFIG).write_text(text + "\n")
     except OSError as error:
