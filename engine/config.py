@@ -16,6 +16,9 @@ from engine.vision_config import VisionConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 KV = ("model", "e4m3")
+LAYERS_MAX = 1_024
+"""More are no model's: tensors are named layer by layer before one of them is looked for."""
+_MAX = torch.finfo(torch.float32).max
 _REAL = ("rotary_fraction", "rope_theta", "rms_eps")
 _OTHER = ("dtype", "tie_embeddings", "draft", "kv", "vision", "moe")
 """Fields that are no numbers."""
@@ -71,8 +74,13 @@ class HybridConfig:
                     raise BadCheckpoint(f"config: {field.name} is {list(value)}, not three counts")
                 continue
             kinds = (int, float) if field.name in _REAL else (int,)
-            if not isinstance(value, kinds) or not value > 0:
+            # A bool is an int to Python, but no size; JSON knows infinities, and ints beyond any.
+            fits = isinstance(value, kinds) and not isinstance(value, bool)
+            if not fits or not 0 < value <= _MAX:
                 raise BadCheckpoint(f"config: {field.name} must be positive, not {value!r}")
+        for name in ("layers", "draft_layers"):
+            if (count := getattr(self, name)) > LAYERS_MAX:
+                raise BadCheckpoint(f"config: {count:,} {name} are more than {LAYERS_MAX:,}")
         for many, few in (("q_heads", "kv_heads"), ("value_heads", "key_heads")):
             if getattr(self, many) % getattr(self, few):
                 raise BadCheckpoint(f"config: {many} must be a multiple of {few}")

@@ -7,6 +7,9 @@ from typing import Any
 
 from engine.bad import BadCheckpoint
 
+EXPERTS_MAX = 4_096
+"""More are no model's: tensors are named expert by expert before one of them is looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class MoeConfig:
@@ -36,6 +39,8 @@ class MoeConfig:
                     raise BadCheckpoint(f"config: moe {field.name} is {list(value)}, not layers")
             elif not isinstance(value, bool) and (not isinstance(value, int) or value < 1):
                 raise BadCheckpoint(f"config: moe {field.name} must be positive, not {value}")
+        if self.experts > EXPERTS_MAX:
+            raise BadCheckpoint(f"config: {self.experts:,} experts are more than {EXPERTS_MAX:,}")
         if self.per_token > self.experts:
             raise BadCheckpoint(f"config: {self.per_token} of {self.experts} experts a token")
 

@@ -45,9 +45,16 @@ def shape_of(directory: str) -> Shape:
     given = read_object(path)
     text = _text(given)
     vocab, most = text.get("vocab_size", text.get("vocab")), text.get("max_position_embeddings")
-    if not isinstance(vocab, int) or not vocab > 0:
-        raise BadInput(str(path), None, f"vocab_size {vocab!r} is no size")
-    return Shape(vocab, bool(given.get("vision_config")), most if isinstance(most, int) else None)
+    window_max = None if most is None else _size(path, "max_position_embeddings", most)
+    size = _size(path, "vocab_size", vocab)
+    return Shape(size, bool(given.get("vision_config")), window_max)
+
+
+def _size(path: Path, name: str, value: Any) -> int:
+    # A bool is an int to Python, but no size.
+    if isinstance(value, bool) or not isinstance(value, int) or not value > 0:
+        raise BadInput(str(path), None, f"{name} {value!r} is no size")
+    return value
 
 
 def is_directory(name: str) -> bool:

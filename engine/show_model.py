@@ -15,7 +15,7 @@ from engine.checkpoint.json_file import read_object
 from engine.checkpoint.open import CONFIG, open_weights
 from engine.config import HybridConfig
 from engine.dry_run import Sizes, dry_run
-from engine.flash.checkpoint import read_config
+from engine.flash.checkpoint import open_flash
 from engine.flash.config import MODEL_TYPE, FlashConfig
 from engine.flash.decoder import FlashDecoder
 from engine.flash.engine import Flash
@@ -52,13 +52,25 @@ def sizes_of(
     elif not is_directory(name) and name != "27b":
         raise BadInput(name, None, f"is none of {', '.join(SHAPES)}, and no directory")
     elif name != "27b" and read_object(directory / CONFIG).get("model_type") == MODEL_TYPE:
-        config = read_config(directory, dtype or None)
+        return _flash_of(directory, dtype, kv, draft_layers)
     else:
         return _hybrid(name, changes, kv, draft_layers)
+    _refuse(kv, draft_layers)
+    return flash_sizes(config, config.torch_dtype)
+
+
+def _refuse(kv: str, draft_layers: int | None) -> None:
     if kv != "model" or draft_layers is not None:
         flag = "--kv" if kv != "model" else "--draft-layers"
         raise BadInput(flag, None, "is for the hybrid")
-    return flash_sizes(config)
+
+
+def _flash_of(directory: Path, dtype: str, kv: str, draft_layers: int | None) -> Sizes:
+    """Of a flash model's directory, whose every file is opened: what is wrong with one is said."""
+    _refuse(kv, draft_layers)
+    weights = open_flash(directory, dtype=dtype or None)
+    weights.table.close()
+    return flash_sizes(weights.config, weights.table.header.dtype)
 
 
 def _hybrid(name: str, changes: dict[str, str], kv: str, draft_layers: int | None) -> Sizes:
@@ -71,14 +83,15 @@ def _hybrid(name: str, changes: dict[str, str], kv: str, draft_layers: int | Non
     return dry_run(config, grid=GRID)
 
 
-def flash_sizes(config: FlashConfig) -> Sizes:
-    """The sizes of a flash model of this shape; its table is counted among the weights."""
+def flash_sizes(config: FlashConfig, table_dtype: torch.dtype) -> Sizes:
+    """The sizes of a flash model of this shape; its table, which has a dtype of its own, is counted
+    among the weights."""
     with torch.device("meta"):
         tensors = {
             name: torch.empty(shape, dtype=config.torch_dtype)
             for name, shape in flash_shapes(config).items()
         }
-        rows = torch.empty(config.ngram_rows, config.ngram_width, dtype=config.torch_dtype)
+        rows = torch.empty(config.ngram_rows, config.ngram_width, dtype=table_dtype)
         weights = FlashWeights(config, tensors, MemoryTable(rows), "meta")
         engine = Flash(FlashDecoder(weights), grid=FLASH_GRID, window=FLASH_GRID)
     return Sizes.of(engine, [*tensors.values(), rows])

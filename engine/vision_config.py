@@ -8,6 +8,10 @@ from typing import Any
 
 from engine.bad import BadCheckpoint
 
+DEPTH_MAX = 1_024
+"""More blocks are no tower's: tensors are named block by block before one is looked for."""
+_MAX = 2.0**127
+
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
@@ -30,8 +34,12 @@ class VisionConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, int | float) or not value > 0:
+            kinds = (int, float) if field.name == "rope_theta" else (int,)
+            fits = isinstance(value, kinds) and not isinstance(value, bool)
+            if not fits or not 0 < value <= _MAX:
                 raise BadCheckpoint(f"config: vision {field.name} must be positive, not {value}")
+        if self.depth > DEPTH_MAX:
+            raise BadCheckpoint(f"config: vision depth {self.depth:,} is more than {DEPTH_MAX:,}")
         if self.hidden % self.heads or self.head_dim % 4:
             raise BadCheckpoint(f"config: a vision head of {self.hidden}/{self.heads} channels")
         if self.side < 2 or self.side**2 != self.positions:

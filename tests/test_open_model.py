@@ -11,6 +11,7 @@ engine.show_model, engine.chat.silent and replay.models.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,9 +97,11 @@ def test_the_kinds_are_what_they_are_named(made: Path) -> None:
         if isinstance(model, Hybrid):
             config = model.decoder.config
             assert (config.moe is not None) == (kind == "qwen3_next")
-            assert (config.vision is not None) == (kind == "qwen3_5") == shape_of(
-                str(made / kind)
-            ).sees
+            assert (
+                (config.vision is not None)
+                == (kind == "qwen3_5")
+                == shape_of(str(made / kind)).sees
+            )
             assert config.draft, "the draft layer is among the files"
             assert config.dtype == ("bfloat16" if kind == "nvfp4" else "float32")
 
@@ -214,6 +217,11 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def another_vocabulary(directory: Path) -> None:
     changed(directory, vocab_size=16_000)
 
@@ -225,6 +233,9 @@ WRONG: list[tuple[str, Callable[[Path], Any], str, str]] = [
     ("no shard", lambda d: first_shard(d).unlink(), ".safetensors", "qwen3_next"),
     ("a shard cut short", lambda d: cut(first_shard(d)), ".safetensors", "qwen3_5_text"),
     ("the only file cut short", lambda d: cut(first_shard(d)), ".safetensors", "flash"),
+    ("no end of digits", lambda d: (d / "config.json").write_text("1" * 5_000), "JSON", "flash"),
+    ("a pipe", lambda d: pipe(d / "config.json"), "config.json: is no file", "qwen3_5"),
+    ("no positions", lambda d: changed(d, max_position_embeddings=-1), "-1 is no", "qwen3_5_text"),
     ("another size", lambda d: changed(d, intermediate_size=96), "mlp", "qwen3_5_text"),
     ("a table cut short", lambda d: cut(d / "ngram.table"), "ngram.table", "flash"),
     ("no table", lambda d: (d / "ngram.table").unlink(), "ngram.table", "flash"),
@@ -244,6 +255,8 @@ def test_what_is_wrong_with_a_directory_is_one_line(
     assert said in refused(
         run, "replay", tmp_path / "night.jsonl", *SMALL, "--model", str(directory)
     )
+    if said != "-1 is no":  # a window's size is none of a model's
+        assert said in refused(run, "model", "show", str(directory))
 
 
 def test_a_tokenizer_of_another_vocabulary(run: Run, made: Path, tmp_path: Path) -> None:
@@ -270,6 +283,11 @@ def test_bad_flags(run: Run, made: Path, tmp_path: Path) -> None:
     assert "--window" in refused(run, "serve", "--model", directory, "--window", 100)
     assert "is none of" in refused(run, "model", "make", "gpt", "--out", tmp_path / "x")
     assert "--size" in refused(run, "model", "make", "flash", "--out", tmp_path, "--size", "7b")
+    flags = ("--size", "tiny", "--dtype", "float16", "--out", tmp_path / "x")
+    assert "--dtype: 'float16'" in refused(run, "model", "make", "qwen3_5", *flags)
+    for seed in (-1, 2**63):
+        assert run("replay", "night", "--seed", seed)[0] == 2
+        assert run("model", "make", "flash", "--seed", seed, "--out", tmp_path / "x")[0] == 2
     assert "there already" in refused(run, "model", "make", "flash", "--out", made / "flash")
     assert "is none of" in refused(run, "model", "show", "nowhere")
 

@@ -13,6 +13,9 @@ from engine.bad import BadInput
 def read_bytes(path: Path, *, optional: bool = False) -> bytes | None:
     """All of a file; None for one that may be missing and is. Raises BadInput."""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # A pipe or a device may never end.
+            raise BadInput(str(path), None, "is no file")
         return path.read_bytes()
     except OSError as error:
         if optional and isinstance(error, FileNotFoundError):
@@ -37,6 +40,9 @@ def read_object(path: Path, *, optional: bool = False) -> Mapping[str, Any]:
         value = {} if text is None else json.loads(text)
     except json.JSONDecodeError as error:
         raise BadInput(str(path), error.lineno, f"is no JSON: {error.msg}") from error
+    except ValueError as error:
+        # Python reads no integer of thousands of digits.
+        raise BadInput(str(path), None, f"is no JSON: {error}") from error
     except RecursionError as error:
         raise BadInput(str(path), None, "is nested too deep") from error
     if not isinstance(value, dict):

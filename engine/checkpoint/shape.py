@@ -82,8 +82,8 @@ def hybrid_config(config: Mapping[str, Any], **changes: Any) -> HybridConfig:
     tower = _part(config, "vision_config")
     if tower and "vision" not in changes:
         shape["vision"] = vision_config(tower, shape["hidden"])
-    tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
-    made = HybridConfig(**{**shape, "tie_embeddings": bool(tied), **changes})
+    shape["tie_embeddings"] = _tied(config, text)
+    made = HybridConfig(**{**shape, **changes})
     _check_layer_types(made, text.get("layer_types"))
     return made
 
@@ -124,7 +124,10 @@ def _number(config: Mapping[str, Any], name: str, default: float | None = None) 
         raise BadCheckpoint(f"config: {name} is missing")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadCheckpoint(f"config: {name} is {value!r}, no number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise BadCheckpoint(f"config: {name} is beyond any float") from error
 
 
 def _count(config: Mapping[str, Any], name: str, default: int) -> int:
@@ -178,7 +181,15 @@ def _check_layer_types(config: HybridConfig, types: list[str] | None) -> None:
 
 def _dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
     found = [part.get(name) for part in (text, config) for name in ("dtype", "torch_dtype")]
-    return str(next((dtype for dtype in found if dtype), "float32"))
+    return str(next((dtype for dtype in found if dtype is not None), "float32"))
+
+
+def _tied(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
+    found = [part.get("tie_word_embeddings") for part in (config, text)]
+    tied = next((one for one in found if one is not None), False)
+    if not isinstance(tied, bool):
+        raise BadCheckpoint(f"config: tie_word_embeddings is {tied!r}, neither true nor false")
+    return tied
 
 
 def _moe(text: Mapping[str, Any]) -> MoeConfig:
