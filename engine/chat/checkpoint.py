@@ -85,6 +85,8 @@ class Checkpoint:
         self._seals = Seals(list(self.tokenizer.ids))
         self._encoder = Encoder(self.tokenizer, self._seals, CACHE_BYTES)
         question = self._text([_user()], (), True)
+        if _WORD not in question:
+            raise ChatError("the chat template does not show what the user says")
         self.thinks = inside_thought(self, self._encoder.encode(question).ids)
         self._openings = self._probe_openings(question)
         self.gaps = self._probe_gaps()
