@@ -217,11 +217,6 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 def another_vocabulary(directory: Path) -> None:
     changed(directory, vocab_size=16_000)
 
@@ -234,7 +229,12 @@ WRONG: list[tuple[str, Callable[[Path], Any], str, str]] = [
     ("a shard cut short", lambda d: cut(first_shard(d)), ".safetensors", "qwen3_5_text"),
     ("the only file cut short", lambda d: cut(first_shard(d)), ".safetensors", "flash"),
     ("no end of digits", lambda d: (d / "config.json").write_text("1" * 5_000), "JSON", "flash"),
-    ("a pipe", lambda d: pipe(d / "config.json"), "config.json: is no file", "qwen3_5"),
+    (
+        "a pipe",
+        lambda d: ((d / "config.json").unlink(), os.mkfifo(d / "config.json")),
+        "config.json: is no file",
+        "qwen3_5",
+    ),
     ("no positions", lambda d: changed(d, max_position_embeddings=-1), "-1 is no", "qwen3_5_text"),
     ("another size", lambda d: changed(d, intermediate_size=96), "mlp", "qwen3_5_text"),
     ("a table cut short", lambda d: cut(d / "ngram.table"), "ngram.table", "flash"),
