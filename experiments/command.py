@@ -42,8 +42,8 @@ def run_experiment(
         _print_list(as_json)
         return 0
     experiment, board = find(name), board_of(profile, settings)
-    if out is not None and out.exists() and not out.is_dir():
-        raise BadInput(str(out), None, "is in the way of the folder to write")
+    if out is not None:
+        _made(out)
     try:
         figures = experiment.run(board, traces, skip_bad, suffix_dir)
         data = {"name": name, "figures": as_data(figures)}
@@ -61,6 +61,16 @@ def run_experiment(
         if out is not None:
             console.print(f"figures: {out / 'figures.json'}   page: {out / 'index.html'}")
     return 0
+
+
+def _made(out: Path) -> None:
+    """A folder to write in, before anything is computed for it; raises BadInput."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(str(out), None, "is in the way of the folder to write")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(str(out), None, f"cannot write there: {error.strerror}") from None
 
 
 def as_data(figures: Sequence[Figure]) -> dict[str, dict[str, Any]]:

@@ -141,17 +141,17 @@ def test_a_table_shows_the_measured_figure_beside_ours(run: Run) -> None:
 
 def test_json_is_one_object_and_out_has_the_same(run: Run, tmp_path: Path) -> None:
     out_dir = tmp_path / "a" / "b"
-    code, out, _ = run("experiment", "compaction-head", "--json", "--out", out_dir)
+    code, out, _ = run("experiment", "owui-reasoning", "--json", "--out", out_dir)
     assert code == 0
     data = json.loads(out)
-    assert data["name"] == "compaction-head"
+    assert data["name"] == "owui-reasoning"
     assert all(set(figure) == {"seed", "ours", "unit"} for figure in data["figures"].values())
-    assert data["figures"]["manual.all_s"]["seed"] == 189.8
-    assert data["figures"]["pin.cached_tokens"]["seed"] is None
+    assert data["figures"]["grid_lines.cached_share_min"]["seed"] == 0.71
+    assert data["figures"]["off.reread_tokens"]["seed"] is None
     assert json.loads((out_dir / "figures.json").read_text()) == data
-    assert (out_dir / "compaction-head.png").read_bytes()[:4] == b"\x89PNG"
+    assert (out_dir / "owui-reasoning.png").read_bytes()[:4] == b"\x89PNG"
     page = (out_dir / "index.html").read_text()
-    assert page.count("<svg") == 1 and "189.80" in page
+    assert page.count("<svg") == 1 and "0.71" in page
 
 
 def test_traces_and_settings_reach_the_experiment(run: Run, nights: Path, tmp_path: Path) -> None:

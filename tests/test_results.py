@@ -124,7 +124,7 @@ def test_the_command_writes_tables_beside_the_figures(
 def test_a_real_experiments_csv_has_what_its_json_has(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    assert run("experiment", "guest-sizes", "--out", tmp_path)[0] == 0
+    assert run("experiment", "pacing", "--out", tmp_path)[0] == 0
     data = json.loads((tmp_path / "figures.json").read_text())["figures"]
     frame = pd.read_csv(tmp_path / "figures.csv").set_index("key")
     assert frame["ours"].to_dict() == {key: figure["ours"] for key, figure in data.items()}
