@@ -42,6 +42,9 @@ from notebooks import shared  # noqa: E402
 from notebooks.shared import PICTURE_BYTES_MAX, Missing, Results, value  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SOME = {"drive", "reuse_and_reread"}
+OTHERS = {path.stem for path in NOTEBOOKS} - SOME
+"""A kernel takes seconds to start: these run with the slow tests."""
 SMALL = (
     *("--set", "grid=64", "--set", "window=4096", "--set", "resident_bytes=1400000000"),
     *("--set", "spill_tokens_min=64", "--set", "spill_park_tokens_min=64"),
@@ -120,9 +123,12 @@ def drawing(notebook: NotebookNode) -> list[int]:
     return [at for at, cell in enumerate(notebook.cells) if "shared.show(" in cell.source]
 
 
-def test_every_cell_runs_on_small_results(sample: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [SOME, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=("some", "others")
+)
+def test_every_cell_runs_on_small_results(names: set[str], sample: Path) -> None:
     # In one test, so that no two workers write the results.
-    for path in NOTEBOOKS:
+    for path in (one for one in NOTEBOOKS if one.stem in names):
         ran = runner.refresh(path, sample)
         assert [at for at, _ in pictures(ran)] == drawing(ran) != [], path
         code = [cell for cell in ran.cells if cell.cell_type == "code"]
