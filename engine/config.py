@@ -16,6 +16,8 @@ from engine.vision_config import VisionConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 KV = ("model", "e4m3")
+VOCAB_MAX = 1 << 24
+"""Tokens. More are no model's: tables of them are made before a weight is looked at."""
 LAYERS_MAX = 1_024
 """More are no model's: tensors are named layer by layer before one of them is looked for."""
 _MAX = torch.finfo(torch.float32).max
@@ -78,6 +80,11 @@ class HybridConfig:
             fits = isinstance(value, kinds) and not isinstance(value, bool)
             if not fits or not 0 < value <= _MAX:
                 raise BadCheckpoint(f"config: {field.name} must be positive, not {value!r}")
+        for name in _REAL:
+            # A JSON number may be either kind, and torch takes no integer of any size.
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if self.vocab > VOCAB_MAX:
+            raise BadCheckpoint(f"config: a vocabulary of {self.vocab:,} is above {VOCAB_MAX:,}")
         for name in ("layers", "draft_layers"):
             if (count := getattr(self, name)) > LAYERS_MAX:
                 raise BadCheckpoint(f"config: {count:,} {name} are more than {LAYERS_MAX:,}")

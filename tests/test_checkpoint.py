@@ -443,6 +443,7 @@ BROKEN: list[tuple[str, str | None, str]] = [
     ("chat_template.jinja", "a\n{% if %}", "chat_template.jinja:2: the chat template is broken"),
     ("chat_template.jinja", "{{ 1 / 0 }}", "chat_template.jinja: the model's chat template: div"),
     ("chat_template.jinja", "", "chat_template.jinja: the chat template does not show what"),
+    ("config.json", '{"vocab_size": 1000000000}', "config.json: a vocabulary of 1,000,000,000 is"),
     ("generation_config.json", "[1]", "generation_config.json: is no JSON object"),
     ("generation_config.json", '{\n"a": }', "generation_config.json:2: is no JSON"),
     ("generation_config.json", '{"eos_token_id": -1}', "eos_token_id -1 is no token"),

@@ -27,6 +27,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"draft": 1}, "config: draft is 1, not of type bool"),
     ({"rope_theta": "1e7"}, "config: rope_theta is '1e7', not of type float"),
     ({"rms_eps": float("nan")}, "config: rms_eps must be positive, not nan"),
+    ({"rope_theta": 10**400}, f"config: rope_theta must be positive, not {10**400}"),
+    ({"vocab": 10**9}, "config: a vocabulary of 1,000,000,000 is above 16,777,216"),
     ({"block_rows": 24}, "config: block_rows must be a power of two, not 24"),
     ({"ngram": 1}, "config: ngram and ple_kernel must be at least 2"),
     ({"ple_kernel": 1}, "config: ngram and ple_kernel must be at least 2"),

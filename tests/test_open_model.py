@@ -217,10 +217,6 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def another_vocabulary(directory: Path) -> None:
-    changed(directory, vocab_size=16_000)
-
-
 WRONG: list[tuple[str, Callable[[Path], Any], str, str]] = [
     ("another type", lambda d: changed(d, model_type="llama"), "llama", "qwen3_5_text"),
     ("no config", lambda d: (d / "config.json").unlink(), "config.json: is missing", "flash"),
@@ -261,7 +257,7 @@ def test_what_is_wrong_with_a_directory_is_one_line(
 
 def test_a_tokenizer_of_another_vocabulary(run: Run, made: Path, tmp_path: Path) -> None:
     directory = broken(made, tmp_path)
-    another_vocabulary(directory)
+    changed(directory, vocab_size=16_000)
     said = refused(run, "serve", "--model", str(directory), "--port", 0)
     assert "16,384" in said and "16,000" in said
 

@@ -12,6 +12,7 @@ from engine.bad import BadInput
 from engine.chat.dialect import Defaults
 from engine.chat.tokenizer import Tokenizer
 from engine.checkpoint.json_file import read_bytes, read_object, read_text
+from engine.config import VOCAB_MAX
 
 _ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>")
 """Tokens that end an answer where they exist, whatever the files say."""
@@ -75,6 +76,9 @@ def _tokenizer(directory: Path, template: str) -> Tokenizer:
         text_config = config.get("text_config")
         sizes = (c.get("vocab_size") for c in (config, text_config) if isinstance(c, dict))
         vocab = max((size for size in sizes if isinstance(size, int)), default=0)
+        if vocab > VOCAB_MAX:
+            what = f"a vocabulary of {vocab:,} is above {VOCAB_MAX:,}"
+            raise BadInput(str(directory / "config.json"), None, what)
         tokenizer = Tokenizer(
             data,
             structure=[name for name in written if name.strip() and not name.isalnum()],

@@ -83,6 +83,9 @@ class FlashConfig:
             raise BadCheckpoint(f"config: ngram_rows must not be above {HASH_PRIME}")
         # The rest is a hybrid's and checked there.
         self.hybrid()
+        for name, kind in get_type_hints(FlashConfig).items():
+            if kind is float:
+                object.__setattr__(self, name, float(getattr(self, name)))
 
     @property
     def torch_dtype(self) -> torch.dtype:
