@@ -44,6 +44,7 @@ MODULES = {
     "fourteen-days": "experiments.fourteen_days",
     "three-at-night": "experiments.three_at_night",
     "codec": "experiments.codec",
+    "prefill-vs-transformers": "experiments.prefill_vs_transformers",
     "serve-overhead": "experiments.serve_overhead",
 }
 
