@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from nights import Builder, small_night
 
+from cache.ports import PAGE
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
 from replay import models
@@ -41,7 +42,9 @@ def tiny_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HybridConfig, "replay", replay)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 5))]
+)
 @pytest.mark.parametrize("arrivals", list(Arrivals))
 def test_every_request_of_a_night_holds_its_gate(seed: int, arrivals: Arrivals) -> None:
     rows = ledger([small_night(seed, 60)], options(seed=seed, arrivals=arrivals))
@@ -69,10 +72,14 @@ def test_several_users_on_one_box() -> None:
 
 
 def test_the_random_model_caches_exactly_what_the_witness_does(tiny_random: None) -> None:
-    """Decisions don't depend on the model: every column but the checks is equal."""
+    """Decisions don't depend on the model: every column is equal, but for a page at the start
+    of each directory: what a hybrid is made of takes two to write down."""
     trace = small_night(1, 25)
     seen, computed = (ledger([trace], options(model=model)) for model in ("witness", "random"))
     assert (computed["failure"] == "").all(), computed[computed["failure"] != ""]
+    for name in ("disk_written", "spill_written"):
+        assert 0 <= computed.loc[0, name] - seen.loc[0, name] <= PAGE
+        computed.loc[0, name] = seen.loc[0, name]
     pd.testing.assert_frame_equal(seen, computed)
     assert (computed["checked"] == "bits").sum() >= 5
 
@@ -162,7 +169,7 @@ def test_the_board_charges_its_time() -> None:
 
 
 def test_the_share_of_requests_to_check_is_the_seeds_choice() -> None:
-    trace = small_night(4, 120)
+    trace = small_night(4, 60)
     half = ledger([trace], options(verify=0.5))["checked"].notna()
     again = ledger([trace], options(verify=0.5))["checked"].notna()
     other = ledger([trace], options(verify=0.5, seed=9))["checked"].notna()

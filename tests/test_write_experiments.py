@@ -18,11 +18,12 @@ from experiments import fourteen_days, three_at_night
 from experiments.fourteen_days import DAY_S, Lived, lived, made
 from experiments.traffic import GateFailed
 from replay.commands import traces_of
-from replay.trace import Request
+from replay.trace import Request, Trace
 from replay.verify import Verdict
 from sim.profile import Profile, load
 
 GB = 1_000_000_000
+NIGHT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +92,12 @@ def _fails(self: object, *rest: object) -> Verdict:
 
 
 def test_a_night_ends_when_it_is_over(board: Profile) -> None:
-    read, _ = traces_of(["night"], False, Console(stderr=True))
-    seen = three_at_night.night(board, [read[0]] * 3, night_s=120.0)
-    bare = three_at_night.night(three_at_night.boards(board)["neither"], [read[0]] * 3, 120.0)
+    (read,), _ = traces_of(["night"], False, Console(stderr=True))
+    trace = Trace(read.name, read.header, read.requests[:100])
+    seen = three_at_night.night(board, [trace] * 3, night_s=NIGHT_S)
+    bare = three_at_night.night(three_at_night.boards(board)["neither"], [trace] * 3, NIGHT_S)
     for one in (seen, bare):
-        assert 0 < one["requests"] < len(read[0].requests)
+        assert 0 < one["requests"] < len(trace.requests)
         assert one["verified"]["failed"] == 0
     assert bare["disk"] is None and bare["spill"] is None
     assert seen["writes"]["level"] == "ok"
