@@ -22,7 +22,7 @@ BOARD = replace(
 
 def test_every_rule_has_figures_and_none_beats_no_budget(tmp_path: Path) -> None:
     for at in range(2):
-        write_trace(small_night(seed=at), tmp_path / f"night{at}.jsonl")
+        write_trace(small_night(seed=at, turns=20), tmp_path / f"night{at}.jsonl")
     figures = {f.key: f.ours for f in anchor_rules.run(BOARD, [str(tmp_path)])}
     name = tmp_path.name
     for rule in ANCHOR_RULES:

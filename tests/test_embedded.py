@@ -17,6 +17,8 @@ from engine.weights import random_weights
 from serve.about import About
 from serve.embedded import embedded
 
+TURNS = 3
+
 
 def speaking() -> Any:
     """Served as the command serves it."""
@@ -24,10 +26,10 @@ def speaking() -> Any:
 
 
 def sources(served: Served) -> list[str]:
-    """What served five turns of a conversation."""
+    """What served some turns of a conversation."""
     messages: list[dict[str, Any]] = []
     found = []
-    for n in range(5):
+    for n in range(TURNS):
         messages.append({"role": "user", "content": f"number {n}, please"})
         with served.client() as client:
             answer = client.post("/v1/chat/completions", json={"messages": messages}).json()
@@ -39,7 +41,7 @@ def sources(served: Served) -> list[str]:
 
 def test_every_turn_resumes_at_the_end_of_the_one_before() -> None:
     with speaking() as served:
-        assert sources(served) == ["cold", *["end"] * 4]
+        assert sources(served) == ["cold", *["end"] * (TURNS - 1)]
 
 
 def test_silent_tokens_are_those_that_are_no_text() -> None:
@@ -62,4 +64,4 @@ def test_its_rows_are_another_models_than_one_that_says_everything() -> None:
 def test_canary_a_model_that_says_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.embedded.silent", lambda dialect: [])
     with speaking() as served:
-        assert sources(served) != ["cold", *["end"] * 4]
+        assert sources(served) != ["cold", *["end"] * (TURNS - 1)]
