@@ -40,7 +40,7 @@ def run_check_disk(
 ) -> int:
     """`moorage check disk`; returns the exit status, 1 when the gate failed. Raises BadInput."""
     board = board_of(profile, settings)
-    known(model)
+    model = known(model)
     refuse_rounds(gib, rounds)
     sizes = Sizes.of(board, gib * 2**30)
     refuse_small(directory, sizes.drive_bytes + GATE_BYTES, sizes.memory_bytes)

@@ -91,7 +91,7 @@ def run_check_spill(
 ) -> int:
     """`moorage check spill`; returns the exit status, 1 when the gate failed. Raises BadInput."""
     board = board_of(profile, settings)
-    known(model)
+    model = known(model)
     if codec not in CODECS:
         raise BadInput("--codec", None, f"{codec!r} is none of {', '.join(CODECS)}")
     refuse_rounds(gib, rounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cache.align import Alignment
 from cache.anchors import AnchorConfig
@@ -28,9 +29,13 @@ MODELS = ("witness", *RANDOM)
 
 
 def known(model: str) -> str:
-    """A model's name as `build` takes it; raises BadInput for one that is none."""
-    if model in MODELS or is_directory(model):
+    """A model's name as `build` takes it in any process, wherever that runs; raises BadInput for
+    one that is none.
+    """
+    if model in MODELS:
         return model
+    if is_directory(model):
+        return str(Path(model).absolute())
     raise BadInput("--model", None, f"{model!r} is none of {', '.join(MODELS)}, and no directory")
 
 

@@ -22,7 +22,7 @@ from cache.disk.config import DiskConfig
 from cache.suffix_store import SuffixConfig
 from engine.bad import BadInput
 from engine.config import HybridConfig
-from replay import bay, models
+from replay import bay
 from replay.driver import Options, Replay
 from replay.ledger import to_frame
 from replay.restarts import Restart

@@ -27,6 +27,7 @@ from cache.format import Header, Layout
 from cache.host import OsFiles
 from cache.types import CacheState
 from replay import check_disk as check_module
+from replay import check_spill
 from replay import disk_gate as gate_module
 from replay import place as place_module
 from replay.disk_gate import STEPS, Seen, gate, house, wrong
@@ -292,6 +293,26 @@ def test_what_is_no_directory_is_one_line(run: Run, tmp_path: Path, made: bool) 
     code, out, err = run("check", "disk", "--dir", place, *SMALL)
     why = "not a directory" if made else "No such file or directory"
     assert (code, out) == (2, "") and f"{place}: {why}" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("tier", ("disk", "spill"))
+def test_other_processes_find_a_model_that_is_named_from_here(
+    tier: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fresh processes run elsewhere: a folder's name must say where it is."""
+    named: list[str] = []
+
+    def gate(_folder: Path, case: Case, *_: object) -> str:
+        named.append(case.model)
+        return "seen"
+
+    module = check_module if tier == "disk" else check_spill
+    monkeypatch.setattr(module, "gate", gate)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    code, _, err = run("check", tier, "--dir", tmp_path, *SMALL, "--model", "model")
+    assert code == 1, err
+    assert set(named) == {str(tmp_path / "model")}
 
 
 @pytest.mark.usefixtures("no_gate")

@@ -54,8 +54,8 @@ HOSTS = {
     "engine/flash/table_lane.py",
     "engine/flash/table_warm.py",
 }
-"""Where the real world may be touched. An n-gram table is gigabytes in a file, and how its bytes come
-through the page cache or around it is what those modules are for."""
+"""Where the real world may be touched. An n-gram table is gigabytes in a file, and how its bytes
+come through the page cache or around it is what those modules are for."""
 OPENERS = {"replay/open.py"}
 RIGS = "experiments/night/"
 """Drives real clients: processes, clocks and sockets are what it is for."""
