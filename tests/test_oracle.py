@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
