@@ -227,3 +227,15 @@ def test_a_directory_in_place_of_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / SINGLE).mkdir()
     with pytest.raises(BadCheckpoint, match=SINGLE):
         open_shards(tmp_path)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        """What safetensors raises where the system says EACCES."""
+        raise FileNotFoundError
+
+    monkeypatch.setattr("engine.checkpoint.shards.safe_open", refused)
+    with pytest.raises(BadCheckpoint, match=f"{SINGLE}: cannot be read"):
+        open_shards(saved(tmp_path))

@@ -120,6 +120,8 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, "pt")
     except FileNotFoundError as error:
-        raise BadCheckpoint(f"{path}: is missing") from error
+        # The library says so of a file that it may not read, too.
+        what = "cannot be read" if path.exists() else "is missing"
+        raise BadCheckpoint(f"{path}: {what}") from error
     except (SafetensorError, OSError) as error:
         raise BadCheckpoint(f"{path}: {str(error).splitlines()[0]}") from error
