@@ -122,6 +122,7 @@ def test_a_stop_tells_everybody_whose_answer_takes_too_long(
     app = app_of(service, Rules("127.0.0.1"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()  # Whoever asks before the server is up waits for it.
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         config = uvicorn.Config(app, log_level="warning", lifespan="on")
         server = Server(config, service.desk, 1)
