@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from engine.bad import BadInput
+from engine.freed import keep_freed
 from engine.knobs import Knobs
-from engine.threads import wait_passively
+from engine.threads import wait_briefly
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 trace_app = typer.Typer(no_args_is_help=True, help="Look at traces.")
@@ -558,7 +559,8 @@ def _knobs(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: bad input is one line and exit 2."""
-    wait_passively()
+    wait_briefly()
+    keep_freed()
     try:
         app(args=arguments, standalone_mode=True)
     except BadInput as bad:

@@ -17,12 +17,13 @@ def operations(config: HybridConfig, tokens: int) -> float:
     """Multiplications and additions of a cold prefill's products, the draft layers' left out.
 
     Of the last layer, after which one row is read, only what makes keys and values. Linear layers
-    as they are; attention of every row to half of all; the delta rule in inner chunks, as
-    engine/layers/wide_rule.py writes it down. Norms, convolution, gates and exponentials are none.
+    and the convolution as they are; attention of every row to half of all; the delta rule in inner
+    chunks, as engine/layers/wide_rule.py writes it down. Norms, gates and exponentials are none.
     """
     values = config.value_heads * config.value_dim
     queries, keys = config.q_heads * config.head_dim, config.kv_heads * config.head_dim
     delta = 1.0 * config.hidden * (config.channels + 2 * values + 2 * config.value_heads)
+    delta += config.channels * config.conv_kernel
     # A row's part of an inner chunk: scores and system; states read twice and written; the system
     # solved by an inverse, of two thirds of a square; its product and that of the scores.
     delta += config.key_heads * 2 * INNER * config.key_dim

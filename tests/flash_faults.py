@@ -119,8 +119,8 @@ def decay_grows(patch: pytest.MonkeyPatch) -> None:
 
 
 def norm_gate(patch: pytest.MonkeyPatch) -> None:
-    plain = GatedNorm.__call__
-    patch.setattr(GatedNorm, "__call__", lambda self, x, gate: plain(self, x, -gate))
+    plain = GatedNorm.into
+    patch.setattr(GatedNorm, "into", lambda self, out, x, gate: plain(self, out, x, -gate))
 
 
 FAULTS: tuple[Plant, ...] = (

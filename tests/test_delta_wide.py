@@ -80,17 +80,14 @@ def test_a_chunk_goes_on_where_the_last_one_ended(dtype: str, at_once: int) -> N
     assert same(both(dtype, 75, at_once), CLOSE[dtype])
 
 
-def test_tiles_change_no_bit_of_the_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile begins at an inner chunk, so its vectors of channels are the same ones."""
+def test_tiles_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done by tiles is done row by row."""
     whole = both("float32", 192)[1]
     monkeypatch.setattr(tiles, "TILE_NUMBERS", 1)
     assert all(map(torch.equal, both("float32", 192)[1], whole))
 
 
-def test_canary_a_tile_that_does_not_see_the_rows_before_it_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tiles, "TILE_NUMBERS", 1)
+def test_canary_a_chunk_that_does_not_see_the_rows_before_it_is_seen() -> None:
     config, layer = layer_of(**WIDE)
     assert layer._wide is not None
     x = draw(128, config.hidden, seed=9)

@@ -17,11 +17,12 @@ import pytest
 import torch
 
 from engine.config import HybridConfig
-from engine.layers import delta_rule
+from engine.layers import delta_rule, linear
 from engine.layers.attend import attend
 from engine.layers.attention import Attention
-from engine.layers.conv import causal_conv, next_tail
+from engine.layers.conv import causal_conv, causal_conv_wide, next_tail
 from engine.layers.delta_net import DeltaNet
+from engine.layers.delta_rule import share
 from engine.layers.draft import Draft, under
 from engine.layers.kv import Kv
 from engine.layers.mlp import Mlp
@@ -167,7 +168,46 @@ def test_conv_is_causal_over_tail_and_rows(n: int) -> None:
         assert torch.equal(next_tail(joined, count, 4), columns[:, -3:])
 
 
+def both_convs(
+    n: int, dtype: torch.dtype, taps: int = 1
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """The convolution for few channels and that for many; `taps` -1 turns the latter's around."""
+    rows, tail = draw(n, 40).to(dtype), draw(40, 3, seed=1).to(dtype)
+    weight = draw(40, 1, 4, seed=2).to(dtype)
+    few = causal_conv(rows, tail, weight.float()[:, 0].t().contiguous().unbind())
+    return few, causal_conv_wide(rows, tail, weight if taps > 0 else weight.flip(2))
+
+
+@pytest.mark.parametrize("has_bfloat16", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 64, 200])
+def test_conv_of_many_channels_is_the_same(
+    n: int, dtype: torch.dtype, has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "multiplies_bfloat16", lambda: has_bfloat16)
+    (few, joined), (many, also) = both_convs(n, dtype)
+    assert many.dtype is dtype and many.is_contiguous() and torch.equal(joined, also)
+    # Sums of four in another order, which now and then are rounded to the next bfloat16.
+    bound = 1e-6 if dtype is torch.float32 else 2**-7
+    assert bool(((few - many).abs().float() <= bound * (1 + few.float().abs())).all())
+
+
+def test_canary_taps_the_other_way_around_are_seen() -> None:
+    (few, _), (many, _) = both_convs(64, torch.bfloat16, taps=-1)
+    assert float((few - many).abs().max()) > 0.5
+
+
 # delta rule
+
+
+def test_what_is_left_of_a_token_is_a_normal_number() -> None:
+    passed = torch.tensor([0.0, -1.0, -86.9, -88.0, -1e4, -torch.inf, 3.0, 1e4])
+    left = share(passed.clone())
+    close(left[:3], passed[:3].double().exp())
+    assert bool((left[3:6] == left[3]).all()) and 1e-38 < left[3] < 2e-38
+    # Tokens in the wrong order.
+    assert bool((left[6:] == 1.0).all())
+
 
 RuleInput = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from engine.layers.linear import widens
 from engine.layers.norm import rounded
 
 
@@ -27,28 +28,27 @@ def causal_conv(
     return F.silu(rounded(total, rows)), joined
 
 
-def causal_conv_into(
-    outs: Sequence[torch.Tensor],
-    window: torch.Tensor,
-    taps: Sequence[Sequence[torch.Tensor]],
-) -> None:
-    """`causal_conv` of a few rows, float32, its channels parted among `outs` [n, channels].
+def causal_conv_wide(
+    rows: torch.Tensor, tail: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`causal_conv` in one call, which many channels are worth; weight [channels, 1, kernel].
 
-    window [kernel - 1 + n, all channels], in whose dtype the sum and its silu are rounded; taps an
-    out's own, kernel times [channels], float32.
+    `weight` is in rows' dtype. The sum, in float32, goes through the taps in the library's order.
     """
-    wide, first = window.float(), 0
-    for out, own in zip(outs, taps, strict=True):
-        n, channels = out.shape
-        columns = wide[:, first : first + channels]
-        first += channels
-        torch.mul(columns[:n], own[0], out=out)
-        for at, tap in enumerate(own[1:], 1):
-            out.addcmul_(columns[at : at + n], tap)
-        if window.dtype is out.dtype:
-            F.silu(out, inplace=True)
-        else:
-            out.copy_(F.silu(out.to(window.dtype), inplace=True))
+    joined = torch.cat((tail.t(), rows))
+    if widens(joined):
+        made = rounded(_depthwise(joined.float(), weight.float()), rows)
+    else:
+        made = _depthwise(joined, weight)
+    return F.silu(made, inplace=True), joined
+
+
+def _depthwise(window: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    # Rows as they lie are the pixels of a picture one line high whose channels come last.
+    n, channels = window.shape
+    size, strides = (1, channels, 1, n), (n * channels, 1, n * channels, channels)
+    picture = window.as_strided(size, strides)
+    return F.conv2d(picture, weight.unsqueeze(2), groups=channels)[0, :, 0].t()
 
 
 def next_tail(joined: torch.Tensor, count: int, kernel: int) -> torch.Tensor:

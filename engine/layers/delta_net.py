@@ -13,7 +13,7 @@ from engine.layers import delta_rule
 from engine.layers.conv import causal_conv, next_tail
 from engine.layers.delta_wide import WIDE_NUMBERS, WideChunk
 from engine.layers.linear import linear
-from engine.layers.norm import UNIT_EPS, GatedNorm, Norm, rounded
+from engine.layers.norm import UNIT_EPS, GatedNorm, Norm
 from engine.layers.tiles import by_tiles
 
 
@@ -55,11 +55,8 @@ class DeltaNet:
         self._repeats = config.value_heads // config.key_heads
         values = config.value_heads * config.value_dim
         self._pair_splits = [config.channels - values, values]
-        # One product instead of four: on narrow models the calls cost more than the arithmetic.
-        names = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
-        self._in = torch.cat([tensors[f"{name}.weight"] for name in names])
-        self._splits = [len(tensors[f"{name}.weight"]) for name in names]
-        self._taps = tensors["conv1d.weight"].float()[:, 0].t().contiguous().unbind()
+        self._conv = tensors["conv1d.weight"]
+        self._taps = self._conv.float()[:, 0].t().contiguous().unbind()
         self._rate = -tensors["A_log"].float().exp()
         self._bias = tensors["dt_bias"].float()
         self._norm = GatedNorm(tensors["norm.weight"], config.rms_eps)
@@ -67,17 +64,20 @@ class DeltaNet:
         # Keys get unit length, queries unit length and 1 / sqrt(key_dim) on top.
         lengths = torch.tensor([config.key_dim**-0.5, 1.0]).to(self._out.device)
         self._unit = Norm(lengths.view(2, 1, 1), UNIT_EPS)
-
         self._wide = self._wide_chunk(config)
+        # One product instead of four: on narrow models the calls cost more than the arithmetic.
+        names = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+        parts = [tensors[f"{name}.weight"] for name in names]
+        self._splits = [len(part) for part in parts]
+        self._in = torch.cat(parts)
 
     def _wide_chunk(self, config: HybridConfig) -> WideChunk | None:
         """On a CPU, where heads are wide enough for it."""
         numbers = config.value_heads * config.key_dim * config.value_dim
         if numbers < WIDE_NUMBERS or self._out.device.type != "cpu":
             return None
-        parted = [torch.split_with_sizes(tap, self._pair_splits) for tap in self._taps]
         heads = (config.key_heads, config.key_dim, config.value_heads, config.value_dim)
-        return WideChunk(*heads, self._unit, list(zip(*parted, strict=True)))
+        return WideChunk(*heads, self._unit, self._conv)
 
     def chunk(self, x: torch.Tensor, state: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
         """Forward rows x [n, hidden]; `state` and `tail` absorb them, in place."""
@@ -120,7 +120,5 @@ class DeltaNet:
     def _output(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         n = len(gate)
         shaped = gate.view(n, self._value_heads, self._value_dim)
-        return linear(by_tiles(self._normed, o, shaped).reshape(n, -1), self._out)
-
-    def _normed(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        return self._norm(rounded(o, gate), gate)
+        out = gate.new_empty(shaped.shape)
+        return linear(by_tiles(self._norm.into, out, o, shaped).view(n, -1), self._out)

@@ -23,6 +23,8 @@ from engine.device import kernels_for
 
 INNER = 64
 """Tokens of an inner chunk, as in the published implementation."""
+LEAST = -87.0
+"""exp of less is no normal float32. What it is of is lost beside the rest long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,15 @@ class Inner:
     """What the state takes away: u = fresh - reads S, [batch, C, key_dim]."""
 
 
+def share(passed: torch.Tensor) -> torch.Tensor:
+    """exp of decays that passed between two tokens, in place: what is left of the earlier one.
+
+    Those of tokens in the wrong order are positive, and could overflow: they give 1. Where exp is
+    no normal number, a CPU takes a hundred times as long for it.
+    """
+    return passed.clamp_(LEAST, 0.0).exp_()
+
+
 def solve(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
 ) -> Inner:
@@ -55,9 +66,9 @@ def solve(
         queries, decay, scores, fresh, reads = kernels.solve(q, k, v, g, beta)
         return Inner(queries, k, decay, scores, fresh, reads)
     decay = g.cumsum(-1)
-    # Only pairs j <= i count. Above the diagonal the difference is positive and could overflow.
-    pairs = (decay.unsqueeze(2) - decay.unsqueeze(1)).tril_().exp_()
-    grown, rate = decay.exp().unsqueeze(2), beta.unsqueeze(2)
+    # Only pairs j <= i count.
+    pairs = share(decay.unsqueeze(2) - decay.unsqueeze(1))
+    grown, rate = share(decay.clone()).unsqueeze(2), beta.unsqueeze(2)
     weighted, transposed = k * rate, k.transpose(1, 2)
     # The solver reads neither the diagonal nor what is above it.
     system = torch.bmm(weighted, transposed).mul_(pairs)
@@ -83,8 +94,8 @@ def absorb(
     """
     decay = decay[:, :count]
     last = decay[:, -1:]
-    weighted = keys[:, :count] * (last - decay).exp_().unsqueeze(2)
-    state.mul_(last.exp().unsqueeze(2)).baddbmm_(weighted.transpose(1, 2), u[:, :count])
+    weighted = keys[:, :count] * share(last - decay).unsqueeze(2)
+    state.mul_(share(last.clone()).unsqueeze(2)).baddbmm_(weighted.transpose(1, 2), u[:, :count])
 
 
 def scan(
@@ -124,14 +135,14 @@ def _sweep(inner: Inner, state: torch.Tensor) -> torch.Tensor:
         return kernels.sweep(*parts, state)
     heads = len(state)
     last = inner.decay[:, -1:]
-    keys = inner.keys * (last - inner.decay).exp_().unsqueeze(2)
+    keys = inner.keys * share(last - inner.decay).unsqueeze(2)
     parts = (
         inner.queries,
         inner.scores,
         inner.fresh,
         inner.reads,
         keys.transpose(1, 2),
-        last.exp().unsqueeze(2),
+        share(last.clone()).unsqueeze(2),
     )
     steps = zip(*(part.view(-1, heads, *part.shape[1:]).unbind() for part in parts), strict=True)
     outputs = []

@@ -1,16 +1,14 @@
-"""A gated delta net layer's chunk where heads are wide: convolution and lengths tile by tile"""
+"""A gated delta net layer's chunk where heads are wide: one convolution, keys laid out by head"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from engine.layers.conv import causal_conv_into
+from engine.layers.conv import causal_conv_wide, next_tail
 from engine.layers.delta_rule import INNER
 from engine.layers.norm import Norm
-from engine.layers.tiles import tiles
 from engine.layers.wide_rule import Chunks, sweep
 
 WIDE_NUMBERS = 1 << 13
@@ -28,8 +26,8 @@ class WideChunk:
     value_dim: int
     unit: Norm
     """Of queries and keys, [..., 2, heads, key_dim]."""
-    taps: Sequence[Sequence[torch.Tensor]]
-    """The convolution's over queries and keys, and over values: kernel times [channels]."""
+    weight: torch.Tensor
+    """The convolution's, [channels, 1, kernel]."""
 
     def __call__(
         self,
@@ -43,33 +41,24 @@ class WideChunk:
 
         rows [n, channels] before the convolution, g and beta [n, value heads], float32.
         """
-        n, before = len(rows), tail.shape[1]
+        n = len(rows)
+        mixed, joined = causal_conv_wide(rows, tail, self.weight)
+        tail.copy_(next_tail(joined, n, self.weight.shape[2]))
         whole = n // INNER * INNER
         o = rows.new_empty((n, self.value_heads, self.value_dim), dtype=torch.float32)
         for start, stop, size in ((0, whole, INNER), (whole, n, n - whole)):
             if stop > start:
                 part = slice(start, stop)
-                inputs = self._inputs(rows, tail, start, stop, size)
+                inputs = self._inputs(mixed[part], size)
                 sweep(Chunks(*inputs, g[part], beta[part]), state, o[part])
-        last = rows[n - before :] if n >= before else torch.cat((tail.t()[n:], rows))
-        tail.copy_(last.t())
         return o
 
-    def _inputs(
-        self, rows: torch.Tensor, tail: torch.Tensor, start: int, stop: int, size: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`Chunks.pair` and `Chunks.values` of rows [start, stop), inner chunks of `size`."""
-        n, before = stop - start, tail.shape[1]
-        shape = (n // size, self.key_heads, 2, size, self.key_dim)
-        pair = rows.new_empty(shape, dtype=torch.float32)
-        values = rows.new_empty((n, self.value_heads, self.value_dim), dtype=torch.float32)
-        by_token, flat = pair.permute(0, 3, 2, 1, 4), values.flatten(1)
-        for first, last in tiles(n, rows.shape[1], size):
-            begin, end = start + first - before, start + last
-            # Only the first tile sees the tail; all others read the rows where they lie.
-            window = rows[begin:end] if begin >= 0 else torch.cat((tail.t()[begin:], rows[:end]))
-            sides = rows.new_empty((last - first, rows.shape[1] - flat.shape[1]), dtype=pair.dtype)
-            causal_conv_into((sides, flat[first:last]), window, self.taps)
-            made = by_token[first // size : last // size]
-            self.unit.into(made, sides.view(made.shape))
-        return pair, values
+    def _inputs(self, mixed: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """`Chunks.pair` and `Chunks.values` of mixed [m * size, channels]."""
+        m, values = len(mixed) // size, self.value_heads * self.value_dim
+        sides, flat = torch.split_with_sizes(mixed, (mixed.shape[1] - values, values), -1)
+        shape = (m, self.key_heads, 2, size, self.key_dim)
+        pair = mixed.new_empty(shape, dtype=torch.float32)
+        by_token = pair.permute(0, 3, 2, 1, 4)
+        self.unit.into(by_token, sides.float().view(-1, 2, self.key_heads, self.key_dim))
+        return pair, flat.float().view(-1, self.value_heads, self.value_dim)

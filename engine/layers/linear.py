@@ -21,7 +21,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     A processor without bfloat16 products takes eight times as long for them as for those in
     float32: there many rows are multiplied in float32, and what comes out is rounded once.
     """
-    if x.dtype is torch.bfloat16 and len(x) >= WIDENED_ROWS and _widens(x):
+    if len(x) >= WIDENED_ROWS and widens(x):
         return _widened(x, weight)
     return F.linear(x, weight)
 
@@ -35,8 +35,9 @@ def multiplies_bfloat16() -> bool:
     return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 
-def _widens(x: torch.Tensor) -> bool:
-    return x.device.type == "cpu" and not multiplies_bfloat16()
+def widens(x: torch.Tensor) -> bool:
+    """Whether products of x are taken in float32, since the processor has none in its dtype."""
+    return x.dtype is torch.bfloat16 and x.device.type == "cpu" and not multiplies_bfloat16()
 
 
 def _widened(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

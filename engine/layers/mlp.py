@@ -22,8 +22,8 @@ class Mlp:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Forward x [n, hidden]."""
         gate, up = linear(x, self._in).chunk(2, -1)
-        return linear(by_tiles(_gated, gate, up), self._out)
+        return linear(by_tiles(_gated, gate.new_empty(gate.shape), gate, up), self._out)
 
 
-def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    return F.silu(gate).mul_(up)
+def _gated(out: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> None:
+    torch.mul(F.silu(gate), up, out=out)

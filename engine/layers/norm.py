@@ -26,13 +26,17 @@ class Norm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise over the last axis; shape and dtype stay."""
         wide = x.float()
-        length = torch.hypot(torch.linalg.vector_norm(wide, 2, -1, True), self._floor)
-        return rounded(wide * (self._scale / length), x)
+        factor = self.factor(wide)
+        # What was cast is nobody else's.
+        return wide * factor if wide is x else wide.mul_(factor).to(x.dtype)
+
+    def factor(self, x: torch.Tensor) -> torch.Tensor:
+        """What float32 x is multiplied by."""
+        return self._scale / torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), self._floor)
 
     def into(self, out: torch.Tensor, x: torch.Tensor) -> None:
-        """The same of float32 x, written where it is needed: `out` has x's shape and dtype."""
-        length = torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), self._floor)
-        torch.mul(x, self._scale / length, out=out)
+        """The same of float32 x, written where it is needed: x is a view of `out`'s shape."""
+        torch.mul(x.view(out.shape), self.factor(x).view(*out.shape[:-1], 1), out=out)
 
 
 def rms(scale: torch.Tensor, eps: float) -> Norm:
@@ -58,9 +62,24 @@ class GatedNorm:
         )
 
     def __call__(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """x and gate [..., channels]; rounds to x's dtype after each factor but the gate's own."""
-        # In place: a product of two dtypes is taken in the wider one and rounded to x's.
-        return self._rms(x).mul_(self._weight).mul_(F.silu(gate.float()))
+        """x and gate [..., channels]; rounds to gate's dtype after each factor but the gate's own.
+
+        x itself is rounded first.
+        """
+        out = torch.empty(x.shape, dtype=gate.dtype, device=x.device)
+        self.into(out, x, gate)
+        return out
+
+    def into(self, out: torch.Tensor, x: torch.Tensor, gate: torch.Tensor) -> None:
+        """The same into `out` of gate's dtype."""
+        factor = F.silu(gate.float())
+        if out.dtype is x.dtype:
+            torch.mul(self._rms(x).mul_(self._weight), factor, out=out)
+            return
+        wide = out.copy_(x).float()
+        out.copy_(wide.mul_(self._rms.factor(wide)))
+        out.mul_(self._weight)
+        out.copy_(wide.copy_(out).mul_(factor))
 
 
 def rounded(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

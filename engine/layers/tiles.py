@@ -20,13 +20,15 @@ def tiles(rows: int, numbers: int, multiple: int = 1) -> Iterator[tuple[int, int
         yield start, min(rows, start + step)
 
 
-def by_tiles(compute: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
-    """`compute` of tensors of equal shape, row by row whatever it is: whole where they are small.
-
-    To cut even once is a call a tensor, which a narrow model's few rows would feel.
+def by_tiles(
+    compute: Callable[..., object], out: torch.Tensor, *rows: torch.Tensor
+) -> torch.Tensor:
+    """`out`, into which `compute(out, *rows)` writes, row by row whatever it is; all have one
+    length. Whole where `out` is small: each cut is a few calls, which few rows would feel.
     """
-    first = rows[0]
-    if first.numel() <= TILE_NUMBERS:
-        return compute(*rows)
-    places = tiles(len(first), first[0].numel())
-    return torch.cat([compute(*(x[start:stop] for x in rows)) for start, stop in places])
+    if out.numel() <= TILE_NUMBERS:
+        compute(out, *rows)
+        return out
+    for start, stop in tiles(len(out), out[0].numel()):
+        compute(out[start:stop], *(x[start:stop] for x in rows))
+    return out

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.layers.delta_rule import share
+
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
@@ -53,8 +55,8 @@ def sweep(chunks: Chunks, state: torch.Tensor, out: torch.Tensor) -> None:
     decay = chunks.g.view(m, size, *shape[:2]).permute(0, 2, 3, 1).cumsum(-1)
     inverse, scores = _solved(stacked, decay, chunks.beta)
     last = decay[..., -1:]
-    grown, shrink = decay.exp().unsqueeze(4), last.exp().unsqueeze(2)
-    lost, left = grown.neg(), (last - decay).exp_().transpose(2, 3).unsqueeze(4)
+    grown, shrink = share(decay.clone()).unsqueeze(4), share(last.clone()).unsqueeze(2)
+    lost, left = grown.neg(), share(last - decay).transpose(2, 3).unsqueeze(4)
     values, outputs = (
         x.view(m, size, *shape[:2], value_dim).permute(0, 2, 3, 1, 4) for x in (chunks.values, out)
     )
@@ -63,17 +65,23 @@ def sweep(chunks: Chunks, state: torch.Tensor, out: torch.Tensor) -> None:
     flat = beside.view(keys, key_dim, -1)
     need, given = out.new_empty(shape), out.new_empty(shape)
     taken = out.new_empty(keys, size, shape[1], value_dim)
-    for at in range(m):
-        read = torch.bmm(stacked[at], flat).view(keys, 2, size, shape[1], value_dim)
+    # The same, as products take them.
+    needed, told = need.view(heads, size, value_dim), given.view(heads, size, value_dim)
+    beyond = taken.view(keys, size, -1)
+    steps = (stacked, values, outputs, inverse, scores, grown, lost, left, shrink)
+    for rows, v, o, solved, score, grow, lose, leave, keep in zip(
+        *(part.unbind() for part in steps), strict=True
+    ):
+        read = torch.bmm(rows, flat).view(keys, 2, size, shape[1], value_dim)
         asked, known = read.transpose(2, 3).unbind(1)
-        torch.addcmul(values[at], known, lost[at], out=need)
-        u = torch.bmm(inverse[at], need.view(heads, size, value_dim))
-        torch.mul(asked, grown[at], out=given)
-        given.view(heads, size, value_dim).baddbmm_(scores[at], u)
-        outputs[at].copy_(given)
-        torch.mul(u.view(shape).transpose(1, 2), left[at], out=taken)
-        beside.mul_(shrink[at])
-        flat.baddbmm_(stacked[at, :, size:].transpose(1, 2), taken.view(keys, size, -1))
+        torch.addcmul(v, known, lose, out=need)
+        u = torch.bmm(solved, needed)
+        torch.mul(asked, grow, out=given)
+        told.baddbmm_(score, u)
+        o.copy_(given)
+        torch.mul(u.view(shape).transpose(1, 2), leave, out=taken)
+        beside.mul_(keep)
+        flat.baddbmm_(rows[:, size:].transpose(1, 2), beyond)
     states.copy_(beside.transpose(1, 2))
 
 
@@ -89,14 +97,12 @@ def _solved(
     rows = stacked.flatten(0, 1)
     products = torch.bmm(rows, rows[:, size:].transpose(1, 2)).view(m, keys, 2, 1, size, size)
     asked, system = products.unbind(2)
-    # Above the diagonal the difference is positive, and its exponential could overflow.
-    later = decay.new_full((size, size), -torch.inf).triu_(1)
-    pairs = (decay.unsqueeze(4) - decay.unsqueeze(3)).add_(later).exp_()
+    pairs = share(decay.unsqueeze(4) - decay.unsqueeze(3))
     blocks = _Blocks(m * keys * served, size, decay)
     torch.mul(pairs, system, out=blocks.below.view_as(pairs))
     inverse = blocks.inverse(beta.view(m, size, -1).transpose(1, 2).reshape(-1, size))
     shape = (m, keys * served, size, size)
-    return inverse.view(shape), pairs.mul_(asked).view(shape)
+    return inverse.view(shape), pairs.mul_(asked).tril_().view(shape)
 
 
 class _Blocks:
