@@ -312,6 +312,12 @@ BROKEN = [
         config=lambda c: c["quantization_config"]["ignore"].append(r"re:.*layers\.0\.mlp\.up_proj"),
         nvfp4=True,
     ),
+    Broken(f"has {UP}_packed, and there is a {UP}", put(UP, torch.zeros(80, 48)), nvfp4=True),
+    Broken(
+        "draft_layers are more than 1,024",
+        put("mtp.layers.99999999.mlp.gate.weight", torch.zeros(1)),
+        config=lambda c: c.update(mtp_num_hidden_layers=0),
+    ),
     Broken(f"{UP}_scale is missing", without(f"{UP}_scale"), nvfp4=True),
     Broken(f"{UP}_global_scale is missing", without(f"{UP}_global_scale"), nvfp4=True),
     Broken(
@@ -350,6 +356,46 @@ def test_what_cannot_be_run_is_one_line(tmp_path: Path, broken: Broken) -> None:
     with pytest.raises(BadInput, match=broken.says) as caught:
         open_weights(tmp_path)
     assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_no_name_of_a_draft_layer_is_too_long_to_read(tmp_path: Path) -> None:
+    saved(tmp_path)
+    nobody = put(f"mtp.layers.{'9' * 5_000}.x", torch.zeros(1))
+    edited(tmp_path, nobody, lambda said: said.update(mtp_num_hidden_layers=0))
+    assert open_weights(tmp_path).config.draft_layers == 1
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "name, tensor, value, dtype, nvfp4",
+    [
+        ("text", "model.embed_tokens.weight", NAN, None, False),
+        ("text", "model.layers.0.linear_attn.A_log", -INFINITY, None, False),
+        ("text", UP, 3.4e38, "bfloat16", False),
+        ("next", "model.layers.0.linear_attn.in_proj_qkvz.weight", INFINITY, None, False),
+        ("text", f"{UP}_scale", NAN, None, True),
+    ],
+)
+def test_a_weight_that_is_no_number_is_one_line(
+    tmp_path: Path, name: str, tensor: str, value: float, dtype: str | None, nvfp4: bool
+) -> None:
+    """All others are taken, and this one is in the last place of its tensor."""
+    saved(tmp_path, name, nvfp4=nvfp4)
+
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        flat = tensors[tensor].float().flatten()
+        flat[-1] = value
+        tensors[tensor] = flat.view(tensors[tensor].shape).to(tensors[tensor].dtype)
+
+    Decoder(open_weights(tmp_path, dtype=dtype))
+    edited(tmp_path, spoil)
+    read = open_weights(tmp_path, dtype=dtype)
+    published = tensor.removesuffix("_scale")
+    with pytest.raises(BadCheckpoint, match=f"{published} has a NaN or an infinity as") as caught:
+        Decoder(read)
+    assert "\n" not in str(caught.value) and str(tmp_path / SINGLE) in str(caught.value)
 
 
 @pytest.mark.parametrize(

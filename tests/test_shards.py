@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from engine.bad import BadCheckpoint, BadInput
 from engine.checkpoint.open import open_weights
@@ -194,6 +195,35 @@ def test_a_shard_that_lacks_its_tensor_is_named(tmp_path: Path) -> None:
         open_shards(tmp_path)
 
 
+def test_a_tensor_in_two_shards_is_named(tmp_path: Path) -> None:
+    """Others take the one that comes last, whatever the index says."""
+    saved(tmp_path, shard_bytes=50_000)
+    here = open_shards(tmp_path).place("model.norm.weight")
+    first = next(path for path in sorted(tmp_path.glob("model-*.safetensors")) if path != here)
+    save_file(load_file(first) | {"model.norm.weight": torch.ones(48)}, first)
+    with pytest.raises(BadCheckpoint, match=f"{first.name}: has model.norm.weight, which") as bad:
+        open_shards(tmp_path)
+    assert here.name in str(bad.value) and "\n" not in str(bad.value)
+
+
+def test_an_index_and_the_one_file_must_agree(tmp_path: Path) -> None:
+    """One program takes the file, another the shards: that is two models in a directory."""
+    whole = saved(tmp_path / "whole") / SINGLE
+    many = saved(tmp_path / "many", shard_bytes=50_000)
+    shutil.copy(whole, many)
+    with pytest.raises(BadCheckpoint, match=f"many: has {SINGLE} and an {INDEX} that does not"):
+        open_shards(many)
+    # Where the index names it, it is one of the shards.
+    tensors = load_file(whole)
+    norm = {"model.norm.weight": tensors.pop("model.norm.weight")}
+    save_file(tensors, whole)
+    save_file(norm, whole.with_name("norm.safetensors"))
+    places = dict.fromkeys(tensors, SINGLE) | dict.fromkeys(norm, "norm.safetensors")
+    (whole.parent / INDEX).write_text(json.dumps({"weight_map": places}))
+    shards = open_shards(whole.parent)
+    assert shards.names == set(places) and len(shards.files) == 2
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
@@ -211,6 +241,20 @@ def test_an_index_is_refused_in_one_line(tmp_path: Path, text: str, says: str) -
     with pytest.raises(BadInput, match=says) as caught:
         open_shards(tmp_path)
     assert "\n" not in str(caught.value) and INDEX in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["..", "", "a\0b", "a" * 300, "a\nb", "\ud800"])
+def test_a_name_that_no_file_can_have_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(BadCheckpoint) as caught:
+        open_shards(tmp_path)
+    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / SINGLE)
+    with pytest.raises(BadCheckpoint, match=f"{SINGLE}: is no file"):
+        open_shards(tmp_path)
 
 
 @pytest.mark.parametrize("left", [0, 7, 8, 100, -1])

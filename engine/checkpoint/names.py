@@ -24,7 +24,7 @@ values and their scales as it cuts plain ones.
 _NESTED = "model.language_model."
 _EXPERT = re.compile(r"(.*mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
 _PROJECTION = re.compile(r"(.*linear_attn\.)in_proj_(qkv|z|b|a)\.weight")
-_DRAFT = re.compile(r"mtp\.layers\.(\d+)\.")
+_DRAFT = re.compile(r"mtp\.layers\.(\d{1,9})\.")
 
 
 @dataclass(frozen=True, slots=True)

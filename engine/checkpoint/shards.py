@@ -85,23 +85,29 @@ class Shards:
 
 
 def open_shards(directory: Path) -> Shards:
-    """The weights of a directory: `model.safetensors`, or the shards that its index names.
+    """The weights of a directory: the shards that its index names, or else `model.safetensors`.
 
-    Raises BadCheckpoint or BadInput in one line for what is missing, torn or not where it is said
-    to be.
+    Raises BadCheckpoint or BadInput in one line for what is missing, torn, not where it is said to
+    be, or there twice: which of two is meant, programs that read such directories don't agree.
     """
     single, index = directory / SINGLE, directory / INDEX
-    if single.exists():
+    if not index.exists():
+        if not single.exists():
+            raise BadCheckpoint(f"{directory}: has neither {SINGLE} nor {INDEX}")
         file = _open(single)
         return Shards({single: file}, dict.fromkeys(file.keys(), single))
-    if not index.exists():
-        raise BadCheckpoint(f"{directory}: has neither {SINGLE} nor {INDEX}")
     places = _places(index)
     files = {path: _open(path) for path in sorted(set(places.values()))}
+    if single not in files and single.exists():
+        raise BadCheckpoint(f"{directory}: has {SINGLE} and an {INDEX} that does not name it")
     held = {path: frozenset(file.keys()) for path, file in files.items()}
     for name, path in places.items():
         if name not in held[path]:
             raise BadCheckpoint(f"{path}: lacks {name}, which {INDEX} puts there")
+    for path, names in held.items():
+        for name in names:
+            if (place := places.get(name, path)) != path:
+                raise BadCheckpoint(f"{path}: has {name}, which {INDEX} puts into {place.name}")
     return Shards(files, places)
 
 
@@ -118,10 +124,15 @@ def _places(index: Path) -> dict[str, Path]:
 
 def _open(path: Path) -> Any:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # A pipe may wait for ever for somebody who writes into it.
+            raise BadCheckpoint(f"{path}: is no file")
         return safe_open(path, "pt")
     except FileNotFoundError as error:
         # The library says so of a file that it may not read, too.
         what = "cannot be read" if path.exists() else "is missing"
         raise BadCheckpoint(f"{path}: {what}") from error
+    except UnicodeEncodeError as error:
+        raise BadCheckpoint(f"{path}: is no name of a file") from error
     except (SafetensorError, OSError) as error:
         raise BadCheckpoint(f"{path}: {str(error).splitlines()[0]}") from error
