@@ -184,6 +184,17 @@ def test_rope_numbers_beside_and_inside() -> None:
     assert (config.rope_theta, config.rotary_fraction) == (5e6, 0.5)
     inside = {**rope, "partial_rotary_factor": 0.125}
     assert hybrid_config({**newer, "rope_parameters": inside}).rotary_fraction == 0.125
+    beside = {**newer, "rope_parameters": {"rope_type": "default"}, "rope_theta": 3e6}
+    assert hybrid_config(beside).rope_theta == 3e6
+
+
+def test_rope_scaling_counts_where_rope_parameters_are_too() -> None:
+    """As transformers takes them: somebody wanted longer contexts and added it."""
+    yarn = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    with pytest.raises(BadCheckpoint, match="rope_type 'yarn' is not supported"):
+        hybrid_config({**PUBLISHED, **yarn})
+    plain = {"rope_scaling": {"type": "default", "rope_theta": 5e6}}
+    assert hybrid_config({**PUBLISHED, **plain}).rope_theta == 5e6
 
 
 @pytest.mark.parametrize(

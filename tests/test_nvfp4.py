@@ -184,6 +184,7 @@ def test_what_is_ignored() -> None:
         assert found.ignores("model.layers.0.linear_attn.in_proj_a")
         assert not found.ignores("model.layers.0.linear_attn.in_proj_qkv")
         assert not found.ignores("model.lm_head")
+    assert quantisation_of({"quantization_config": GOOD | {"transform_config": {}}}) is not None
     assert quantisation_of({}) is None and quantisation_of({"quantization_config": None}) is None
 
 
@@ -200,6 +201,7 @@ def group(**changes: Any) -> dict[str, Any]:
         ({"format": "float-quantized"}, "float-quantized is not supported"),
         ({"format": "mixed-precision"}, "mixed-precision"),
         ({"config_groups": {}}, "no config_groups"),
+        ({"transform_config": {"config_groups": {"u": {}}}}, "transform_config"),
         ({"config_groups": {"group_0": {"weights": None}}}, "group_0 .* has no weights"),
         ({"config_groups": {"group_0": {"weights": {}, "format": "int"}}}, "quantisation int"),
         (group(num_bits=8), "num_bits 8, not 4"),

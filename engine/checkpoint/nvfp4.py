@@ -103,6 +103,9 @@ def quantisation_of(config: Mapping[str, Any]) -> Quantisation | None:
     method, form = found.get("quant_method"), found.get("format")
     if method != "compressed-tensors" or form != FORMAT:
         raise BadCheckpoint(f"config: quantisation {method} {form} is not supported, only {FORMAT}")
+    if found.get("transform_config"):
+        # Weights that were turned before they were packed, and activations that are to be.
+        raise BadCheckpoint("config: transform_config of quantization_config is not supported")
     groups = found.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise BadCheckpoint("config: quantization_config has no config_groups")

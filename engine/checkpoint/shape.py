@@ -140,18 +140,18 @@ def _count(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def _rope(text: Mapping[str, Any]) -> dict[str, Any]:
-    """Newer files have rope_parameters, older ones the numbers themselves and rope_scaling."""
-    rope = _part(text, "rope_parameters") or {**text, **_part(text, "rope_scaling")}
+    """Newer files have rope_parameters, older ones rope_scaling, which counts where both are; what
+    is in neither may stand beside them.
+    """
+    rope = {**text, **(_part(text, "rope_scaling") or _part(text, "rope_parameters"))}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise BadCheckpoint(f"config: rope_type {kind!r} is not supported")
     if not rope.get("mrope_interleaved", True):
         raise BadCheckpoint("config: mrope_interleaved false is not supported")
-    # The share of a head that turns may stand beside rope_parameters too.
-    fraction = _number(text, "partial_rotary_factor", 0.25)
     shape: dict[str, Any] = {
         "rope_theta": _number(rope, "rope_theta"),
-        "rotary_fraction": _number(rope, "partial_rotary_factor", fraction),
+        "rotary_fraction": _number(rope, "partial_rotary_factor", 0.25),
     }
     if "mrope_section" in rope:
         section = rope["mrope_section"]
