@@ -98,7 +98,11 @@ def make(
             raise BadInput(flag, None, f"{value!r} is none of {', '.join(known)}")
     if nvfp4 and kind == "flash":
         raise BadInput("--nvfp4", None, "is for the hybrids' kinds")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    try:
+        taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    except OSError as error:
+        raise BadInput(str(out), None, f"cannot be looked into: {error.strerror}") from error
+    if taken:
         raise BadInput(str(out), None, "is there already")
     dialect = Bundled(Template(Tokenizer()))
     quiet = silent(dialect)
@@ -132,6 +136,6 @@ def _write_chat(out: Path, dialect: Bundled) -> None:
     ours = files("engine.chat")
     (out / "tokenizer.json").write_bytes(ours.joinpath("tokenizer.json").read_bytes())
     template = ours.joinpath("published.jinja").read_text(encoding="utf-8")
-    (out / "chat_template.jinja").write_text(template)
+    (out / "chat_template.jinja").write_text(template, encoding="utf-8")
     ends = {"eos_token_id": sorted(dialect.stop_ids), "do_sample": False}
     (out / "generation_config.json").write_text(json.dumps(ends, indent=2) + "\n")

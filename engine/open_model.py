@@ -19,7 +19,7 @@ from engine.flash.config import MODEL_TYPE, FlashConfig
 from engine.flash.decoder import FlashDecoder
 from engine.flash.table import Policy
 from engine.flash.weights import random_weights as random_flash
-from engine.knobs import Knobs
+from engine.knobs import PLAIN, Knobs
 from engine.layers.decoder import Decoder
 from engine.loaded import Loaded, LoadedFlash, LoadedHybrid, LoadedThird
 from engine.weights import Weights, random_weights
@@ -47,7 +47,8 @@ def shape_of(directory: str) -> Shape:
     vocab, most = text.get("vocab_size", text.get("vocab")), text.get("max_position_embeddings")
     window_max = None if most is None else _size(path, "max_position_embeddings", most)
     size = _size(path, "vocab_size", vocab)
-    return Shape(size, bool(given.get("vision_config")), window_max)
+    sees = bool(given.get("vision_config")) and given.get("model_type") != MODEL_TYPE
+    return Shape(size, sees, window_max)
 
 
 def _size(path: Path, name: str, value: Any) -> int:
@@ -58,8 +59,11 @@ def _size(path: Path, name: str, value: Any) -> int:
 
 
 def is_directory(name: str) -> bool:
-    """Whether a model's name is a directory's."""
-    return Path(name).is_dir()
+    """Whether a model's name is a directory's that can be looked into; an empty one is none."""
+    try:
+        return bool(name) and Path(name).is_dir()
+    except OSError:
+        return False
 
 
 def load(
@@ -105,15 +109,19 @@ def _random(
 
 def _from_files(directory: Path, knobs: Knobs, device: torch.device) -> Loaded:
     shape, dtype = shape_of(str(directory)), knobs.dtype or None
-    if _text(read_object(directory / CONFIG)).get("model_type") == MODEL_TYPE:
-        _refuse("the flash model", knobs, device)
+    if read_object(directory / CONFIG).get("model_type") == MODEL_TYPE:
+        _refuse("the flash model", knobs, device, table=False)
         weights = open_flash(
             directory,
             dtype=dtype,
             table_policy=cast(Policy, knobs.table),
             table_cache_bytes=knobs.table_cache_bytes,
         )
-        return LoadedFlash(FlashDecoder(weights), shape.window_max)
+        try:
+            return LoadedFlash(FlashDecoder(weights), shape.window_max)
+        except BadInput:
+            weights.table.close()
+            raise
     opened = open_weights(directory, dtype=dtype, kv=knobs.kv)
     return _hybrid(opened, knobs, device, shape.window_max)
 
@@ -121,11 +129,16 @@ def _from_files(directory: Path, knobs: Knobs, device: torch.device) -> Loaded:
 def _hybrid(
     weights: Weights, knobs: Knobs, device: torch.device, window_max: int | None
 ) -> LoadedHybrid:
+    _refuse_table("the hybrid", knobs)
     return LoadedHybrid(Decoder(moved(weights, device)), window_max, knobs.graphs)
 
 
-def _refuse(what: str, knobs: Knobs, device: torch.device, *, dtype: bool = False) -> None:
+def _refuse(
+    what: str, knobs: Knobs, device: torch.device, *, dtype: bool = False, table: bool = True
+) -> None:
     """What a model has no code for is said, instead of being passed over."""
+    if table:
+        _refuse_table(what, knobs)
     if knobs.kv != "model":
         raise BadInput("--kv", None, f"{what} keeps its rows as it computes them")
     if device.type != "cpu":
@@ -134,7 +147,12 @@ def _refuse(what: str, knobs: Knobs, device: torch.device, *, dtype: bool = Fals
         raise BadInput("--dtype", None, f"{what} has dtypes of its own")
 
 
+def _refuse_table(what: str, knobs: Knobs) -> None:
+    if knobs.table != PLAIN.table:
+        raise BadInput("--table", None, f"{what} has no table in a file")
+
+
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a config.json shapes the text model."""
     text = config.get("text_config")
-    return text if isinstance(text, dict) else config
+    return text if text and isinstance(text, dict) else config

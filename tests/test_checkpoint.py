@@ -465,6 +465,8 @@ def test_broken_files_are_one_line(tmp_path: Path, name: str, text: str | None, 
 def test_a_missing_directory_and_other_vocabularies(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is no directory"):
         load_dialect(tmp_path / "none")
+    with pytest.raises(BadInput, match="is no directory: File name too long"):
+        load_dialect(tmp_path / ("a" * 300))
     directory = checkpoint(tmp_path, XML)
     (directory / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(BadInput, match="is no UTF-8"):

@@ -149,6 +149,7 @@ BAD: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "config.json").unlink(), "config.json: is missing"),
     (lambda folder: (folder / "config.json").write_text("{"), "config.json:1: is no JSON: "),
     (lambda folder: edit(folder, model_type="qwen3_5"), "config.json: model_type is 'qwen3_5'"),
+    (lambda folder: edit(folder, quantization_config={}), "quantization_config is not supported"),
     (lambda folder: edit(folder, hidden=None), "config.json: hidden is None, not of type int"),
     (lambda folder: edit(folder, hidden=64), "is (499, 48), not (499, 64)"),
     (lambda folder: (folder / "model.safetensors").unlink(), "model: has neither "),

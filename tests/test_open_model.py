@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from nights import small_night
+from safetensors import SafetensorError
 from served import serving
 
 from engine.chat.dialect import Bundled
@@ -30,6 +31,7 @@ from engine.chat.tokenizer import Tokenizer
 from engine.flash.engine import Flash
 from engine.hybrid import Hybrid
 from engine.knobs import Knobs
+from engine.loaded import LoadedFlash
 from engine.make_model import KINDS, make
 from engine.open_model import load, shape_of
 from engine.show_model import sizes_of
@@ -268,6 +270,10 @@ def test_bad_flags(run: Run, made: Path, tmp_path: Path) -> None:
     night = ("replay", tmp_path / "night.jsonl", *SMALL)
     for flags, said in (
         (("--model", "nowhere"), "is none of witness, random, flash, third"),
+        (("--model", ""), "'' is none of witness, random, flash, third"),
+        (("--model", "a" * 300), "is none of witness, random, flash, third"),
+        (("--model", directory, "--table", "cold"), "--table: the hybrid has no table"),
+        (("--model", "flash", "--table", "cold"), "--table: the flash model has no table"),
         (("--model", directory, "--dtype", "float64"), "--dtype"),
         (("--model", directory, "--device", "cuda"), "--device"),
         (("--model", directory, "--device", "tpu"), "is none of cpu"),
@@ -285,7 +291,39 @@ def test_bad_flags(run: Run, made: Path, tmp_path: Path) -> None:
         assert run("replay", "night", "--seed", seed)[0] == 2
         assert run("model", "make", "flash", "--seed", seed, "--out", tmp_path / "x")[0] == 2
     assert "there already" in refused(run, "model", "make", "flash", "--out", made / "flash")
-    assert "is none of" in refused(run, "model", "show", "nowhere")
+    assert "cannot be looked into" in refused(run, "model", "make", "flash", "--out", "a" * 300)
+    for name in ("nowhere", "", "a" * 300):
+        assert "is none of" in refused(run, "model", "show", name)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "flash"])
+def test_a_drive_that_is_full_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        """What safetensors raises of every error of a write."""
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("engine.checkpoint.save.save_file", full)
+    out = tmp_path / "x"
+    assert "No space left" in refused(run, "model", "make", kind, "--size", "tiny", "--out", out)
+    assert list(out.iterdir()) == []
+
+
+def test_whoever_may_read_one_file_may_read_all(made: Path) -> None:
+    for kind in MADE:
+        files = list((made / kind).iterdir())
+        modes = {file.name: file.stat().st_mode & 0o777 for file in files}
+        assert set(modes.values()) == {modes["config.json"]}, modes
+
+
+def test_a_flash_models_config_is_read_as_one(made: Path, tmp_path: Path) -> None:
+    """Words of other programs in it change nothing."""
+    directory = broken(made, tmp_path, "flash")
+    changed(directory, text_config={}, vision_config={"depth": 3})
+    model = load(str(directory), Knobs(threads=1))
+    assert isinstance(model, LoadedFlash) and not shape_of(str(directory)).sees
+    model.decoder.table.close()
 
 
 def test_what_went_otherwise_than_asked_is_said(

@@ -33,7 +33,11 @@ class Files:
 
 def read_files(directory: Path) -> Files:
     """Read them; raises BadInput in one line."""
-    if not directory.is_dir():
+    try:
+        found = directory.is_dir()
+    except OSError as error:
+        raise BadInput(str(directory), None, f"is no directory: {error.strerror}") from error
+    if not found:
         raise BadInput(str(directory), None, "is no directory")
     config = read_object(directory / "tokenizer_config.json", optional=True)
     generation = read_object(directory / "generation_config.json", optional=True)

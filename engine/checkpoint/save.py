@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from errno import EIO
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from engine.checkpoint.nvfp4 import GROUP, quantise
@@ -59,10 +61,23 @@ def save_shards(directory: Path, tensors: Iterator[Named], shard_bytes: int = SH
     shards, places, total = list[Path](), dict[str, int](), 0
     for shard in _filled(tensors, shard_bytes):
         shards.append(directory / f"shard-{len(shards)}.part")
-        save_file(shard, shards[-1], metadata={"format": "pt"})
+        _save(shard, shards[-1])
         places |= dict.fromkeys(shard, len(shards))
         total += sum(tensor.nbytes for tensor in shard.values())
     _name(directory, shards, places, total)
+
+
+def _save(shard: dict[str, torch.Tensor], path: Path) -> None:
+    """Write a file that whoever may read the directory's others may read; raises OSError."""
+    # The library makes its own for the user alone, and has an error of its own.
+    path.touch()
+    usual = path.stat().st_mode & 0o777
+    try:
+        save_file(shard, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        path.unlink(missing_ok=True)
+        raise OSError(EIO, str(error)) from error
+    path.chmod(usual)
 
 
 def _published(weights: Weights, kind: str) -> Iterator[Named]:

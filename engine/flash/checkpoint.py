@@ -14,7 +14,7 @@ from engine.checkpoint.names import Source
 from engine.checkpoint.save import SHARD_BYTES, save_shards
 from engine.checkpoint.shards import Shards, open_shards
 from engine.checkpoint.tensors import Tensors
-from engine.flash.config import FlashConfig
+from engine.flash.config import MODEL_TYPE, FlashConfig
 from engine.flash.table import CACHE_BYTES, Policy, Table, open_table
 from engine.flash.table_file import BLOCK_ROWS, TableUnreadable, write_blocks
 from engine.flash.weights import FlashWeights, expected_shapes
@@ -35,10 +35,11 @@ MADE_BY = (
 def read_config(directory: Path, dtype: str | None = None) -> FlashConfig:
     """The shape that config.json says, perhaps in another dtype; raises BadInput in one line."""
     path = directory / CONFIG
+    given = read_object(path)
+    if given.get("quantization_config") is not None:
+        raise BadCheckpoint(f"{path}: quantization_config is not supported for {MODEL_TYPE}")
     try:
-        return FlashConfig.from_json(
-            read_object(path), **({} if dtype is None else {"dtype": dtype})
-        )
+        return FlashConfig.from_json(given, **({} if dtype is None else {"dtype": dtype}))
     except BadCheckpoint as bad:
         raise BadCheckpoint(f"{path}: {bad.what}") from bad
 
