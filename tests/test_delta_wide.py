@@ -15,6 +15,8 @@ import torch
 from engine.config import HybridConfig
 from engine.layers import tiles
 from engine.layers.delta_net import DeltaNet
+from engine.layers.delta_rule import INNER
+from engine.layers.delta_wide import PIECE, pieces
 from engine.layers.draft import under
 from engine.weights import random_weights
 
@@ -65,7 +67,7 @@ def same(found: list[list[torch.Tensor]], bound: float) -> bool:
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 63, 64, 65, 128, 200])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 63, 64, 65, 128, 200, 300])
 @pytest.mark.parametrize("tile", [1, 1 << 17])
 def test_both_forms_give_the_same(
     dtype: str, n: int, tile: int, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +100,15 @@ def test_canary_a_chunk_that_does_not_see_the_rows_before_it_is_seen() -> None:
     cut = layer.chunk(x[64:], state, torch.zeros_like(tail))
     assert torch.allclose(first, want[:64], atol=1e-5)
     assert not torch.allclose(cut, want[64:], atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 63, 64, 65, 256, 257, 320, 1_024, 1_087])
+def test_pieces_are_whole_inner_chunks_and_what_is_left(rows: int) -> None:
+    found = list(pieces(rows))
+    assert [at for piece in found for at in range(*piece)] == list(range(rows))
+    sizes = [stop - start for start, stop in found]
+    assert all(size % INNER == 0 and size <= PIECE for size in sizes[:-1])
+    assert sizes[-1] % INNER == 0 or sizes[-1] == rows % INNER
 
 
 def test_narrow_heads_keep_the_form_of_fewer_calls() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from engine.layers.wide_rule import Chunks, sweep
 WIDE_NUMBERS = 1 << 13
 """Of a layer's state, from which on this form is the faster one: its passes over memory are fewer,
 its calls are more."""
+PIECE = 4 * INNER
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,18 @@ class WideChunk:
         state: torch.Tensor,
         tail: torch.Tensor,
     ) -> torch.Tensor:
-        """o [n, value heads, value_dim], float32; `state` and `tail` absorb the rows, in place.
+        """o [n, value heads, value_dim] in rows' dtype; `state` and `tail` absorb them, in place.
 
         rows [n, channels] before the convolution, g and beta [n, value heads], float32.
         """
         n = len(rows)
         mixed, joined = causal_conv_wide(rows, tail, self.weight)
         tail.copy_(next_tail(joined, n, self.weight.shape[2]))
-        whole = n // INNER * INNER
-        o = rows.new_empty((n, self.value_heads, self.value_dim), dtype=torch.float32)
-        for start, stop, size in ((0, whole, INNER), (whole, n, n - whole)):
-            if stop > start:
-                part = slice(start, stop)
-                inputs = self._inputs(mixed[part], size)
-                sweep(Chunks(*inputs, g[part], beta[part]), state, o[part])
+        o = rows.new_empty((n, self.value_heads, self.value_dim))
+        for start, stop in pieces(n):
+            part, size = slice(start, stop), min(INNER, stop - start)
+            inputs = self._inputs(mixed[part], size)
+            sweep(Chunks(*inputs, g[part], beta[part]), state, o[part])
         return o
 
     def _inputs(self, mixed: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,4 +61,16 @@ class WideChunk:
         pair = mixed.new_empty(shape, dtype=torch.float32)
         by_token = pair.permute(0, 3, 2, 1, 4)
         self.unit.into(by_token, sides.float().view(-1, 2, self.key_heads, self.key_dim))
-        return pair, flat.float().view(-1, self.value_heads, self.value_dim)
+        return pair, flat.view(-1, self.value_heads, self.value_dim)
+
+
+def pieces(rows: int) -> Iterator[tuple[int, int]]:
+    """Where they begin and end: whole inner chunks, and what is left over as one shorter chunk.
+
+    Few chunks at a time: what is made of them stays in a core's own cache.
+    """
+    whole = rows // INNER * INNER
+    for start in range(0, whole, PIECE):
+        yield start, min(whole, start + PIECE)
+    if whole < rows:
+        yield whole, rows

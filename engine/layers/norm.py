@@ -25,10 +25,10 @@ class Norm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise over the last axis; shape and dtype stay."""
+        if x.dtype is torch.float32:
+            return x * self.factor(x)
         wide = x.float()
-        factor = self.factor(wide)
-        # What was cast is nobody else's.
-        return wide * factor if wide is x else wide.mul_(factor).to(x.dtype)
+        return wide.mul_(self.factor(wide)).to(x.dtype)
 
     def factor(self, x: torch.Tensor) -> torch.Tensor:
         """What float32 x is multiplied by."""
@@ -73,10 +73,10 @@ class GatedNorm:
     def into(self, out: torch.Tensor, x: torch.Tensor, gate: torch.Tensor) -> None:
         """The same into `out` of gate's dtype."""
         factor = F.silu(gate.float())
-        if out.dtype is x.dtype:
+        if out.dtype is torch.float32:
             torch.mul(self._rms(x).mul_(self._weight), factor, out=out)
             return
-        wide = out.copy_(x).float()
+        wide = rounded(x, out).float()
         out.copy_(wide.mul_(self._rms.factor(wide)))
         out.mul_(self._weight)
         out.copy_(wide.copy_(out).mul_(factor))

@@ -31,12 +31,13 @@ from engine.layers.delta_rule import share
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """m inner chunks of C tokens, float32, contiguous; a key head has r consecutive value heads."""
+    """m inner chunks of C tokens, float32, contiguous where nothing else is said; a key head has r
+    consecutive value heads."""
 
     pair: torch.Tensor
     """Queries and keys of their final length, [m, key heads, 2, C, key_dim]."""
     values: torch.Tensor
-    """[m * C, value heads, value_dim]."""
+    """[m * C, value heads, value_dim], in any dtype and with rows anywhere."""
     g: torch.Tensor
     """[m * C, value heads]."""
     beta: torch.Tensor
@@ -44,7 +45,7 @@ class Chunks:
 
 
 def sweep(chunks: Chunks, state: torch.Tensor, out: torch.Tensor) -> None:
-    """o of all tokens into `out` [m * C, value heads, value_dim], contiguous, float32.
+    """o of all tokens into `out` [m * C, value heads, value_dim], contiguous, in any dtype.
 
     `state` [value heads, key_dim, value_dim] absorbs them, in place.
     """
@@ -63,8 +64,8 @@ def sweep(chunks: Chunks, state: torch.Tensor, out: torch.Tensor) -> None:
     states = state.view(*shape[:2], key_dim, value_dim)
     beside = states.transpose(1, 2).contiguous()
     flat = beside.view(keys, key_dim, -1)
-    need, given = out.new_empty(shape), out.new_empty(shape)
-    taken = out.new_empty(keys, size, shape[1], value_dim)
+    need, given = state.new_empty(shape), state.new_empty(shape)
+    taken = state.new_empty(keys, size, shape[1], value_dim)
     # The same, as products take them.
     needed, told = need.view(heads, size, value_dim), given.view(heads, size, value_dim)
     beyond = taken.view(keys, size, -1)
@@ -74,7 +75,7 @@ def sweep(chunks: Chunks, state: torch.Tensor, out: torch.Tensor) -> None:
     ):
         read = torch.bmm(rows, flat).view(keys, 2, size, shape[1], value_dim)
         asked, known = read.transpose(2, 3).unbind(1)
-        torch.addcmul(v, known, lose, out=need)
+        need.copy_(v).addcmul_(known, lose)
         u = torch.bmm(solved, needed)
         torch.mul(asked, grow, out=given)
         told.baddbmm_(score, u)
