@@ -2,7 +2,8 @@
 
 Method: a process of its own, since the interpreter has to be asked for before Triton is loaded;
 it runs every case against the torch path and the bytes in Python, prints what differs, and plants
-faults that must differ. Without Triton, or on tensors in the host's memory, torch does the work.
+faults that must differ. Where a kernel is started is noted by stand-ins. Without Triton, or on
+tensors in the host's memory, torch does the work.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,48 @@ def whole_path_differs() -> list[str]:
     return bad
 
 
+class Elsewhere:
+    """A kernel that is only looked at: how its starts were asked for."""
+
+    def __init__(self, entered: list[int]) -> None:
+        self._entered, self.starts = entered, list[int | None]()
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        def start(*given: object, **named: object) -> None:
+            self.starts.append(self._entered[-1] if self._entered else None)
+
+        return start
+
+
+def started_elsewhere() -> list[str]:
+    """Kernels that are not started where their tensors lie; None is wherever the thread is."""
+    from cache.spill import kernels
+
+    entered = list[int]()
+
+    @contextmanager
+    def on(number: int) -> Iterator[None]:
+        entered.append(number)
+        yield
+        entered.pop()
+
+    names = ("_pair_kernel", "_split_kernel", "_join_kernel")
+    sound = [getattr(kernels, name) for name in names]
+    stand_ins = [Elsewhere(entered) for _ in names]
+    words, cut = noise(torch.int32, 9), torch.empty(4, 9, dtype=torch.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "device", on)
+        for name, stand_in in zip(names, stand_ins, strict=True):
+            patch.setattr(kernels, name, stand_in)
+        kernels.pair(words)
+        kernels.split(words, cut)
+        kernels.join(cut, words)
+    assert [getattr(kernels, name) for name in names] == sound
+    pairs = zip(names, stand_ins, strict=True)
+    # The host's memory has the number -1.
+    return [name for name, one in pairs if one.starts != [words.get_device()]]
+
+
 def planted() -> list[str]:
     """Kernels with a fault each; gives those that nothing was seen of."""
     from cache.spill import kernels
@@ -167,6 +211,7 @@ CASES: tuple[Callable[[], list[str]], ...] = (
     pairs_differ,
     largest_words_differ,
     planes_differ,
+    started_elsewhere,
     planted,
     whole_path_differs,
 )

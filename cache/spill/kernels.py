@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
@@ -44,7 +46,8 @@ def pair(words: torch.Tensor, block: int = BLOCK) -> torch.Tensor:
     """
     sums = torch.zeros(2, dtype=torch.int64, device=words.device)
     if len(words):
-        _pair_kernel[(triton.cdiv(len(words), block),)](words, sums, len(words), BLOCK=block)
+        with _where(words):
+            _pair_kernel[(triton.cdiv(len(words), block),)](words, sums, len(words), BLOCK=block)
     return sums
 
 
@@ -52,15 +55,22 @@ def split(ints: torch.Tensor, into: torch.Tensor, block: int = BLOCK) -> None:
     """Planes of contiguous integers, shape (n,), into uint8 (itemsize, n) of any row stride."""
     assert ints.is_contiguous() and (into.stride(1) == 1 or into.numel() == 0)
     if len(ints):
-        grid = (triton.cdiv(len(ints), block),)
-        _split_kernel[grid](ints, into, len(ints), into.stride(0), SIZE=ints.itemsize, BLOCK=block)
+        grid, size = (triton.cdiv(len(ints), block),), ints.itemsize
+        with _where(ints):
+            _split_kernel[grid](ints, into, len(ints), into.stride(0), SIZE=size, BLOCK=block)
 
 
 def join(planes: torch.Tensor, into: torch.Tensor, block: int = BLOCK) -> None:
     """Contiguous integers, shape (n,), of uint8 planes (itemsize, n) of any row stride."""
     assert into.is_contiguous() and (planes.stride(1) == 1 or planes.numel() == 0)
     if len(into):
-        grid = (triton.cdiv(len(into), block),)
-        _join_kernel[grid](
-            planes, into, len(into), planes.stride(0), SIZE=into.itemsize, BLOCK=block
-        )
+        grid, size = (triton.cdiv(len(into), block),), into.itemsize
+        with _where(into):
+            _join_kernel[grid](planes, into, len(into), planes.stride(0), SIZE=size, BLOCK=block)
+
+
+def _where(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """Triton starts kernels on the thread's current device and stream: the first device's, in a
+    thread that never chose another. For a tensor in the host's memory it changes nothing.
+    """
+    return torch.cuda.device(tensor.get_device())
