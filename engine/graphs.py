@@ -38,14 +38,16 @@ class CudaGraphs:
     A block's results are read before the next block is forwarded, whatever its size.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, run: Callable[[], Made]) -> tuple[Made, Replay]:
         """Under the capture lock, from the warm-up on: in global mode a call from any thread would
-        spoil it.
+        spoil it. On the engine's device, whichever the thread's is: of another's stream a graph
+        would hold nothing.
         """
-        with capturing():
+        with capturing(), torch.cuda.device(self._device):
             aside, here = torch.cuda.Stream(), torch.cuda.current_stream()
             aside.wait_stream(here)
             with torch.cuda.stream(aside):
@@ -53,7 +55,8 @@ class CudaGraphs:
                     run()
             here.wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="global"):
+            # The stream is named: else it is that of the process's first capture anywhere.
+            with torch.cuda.graph(graph, self._pool, aside, capture_error_mode="global"):
                 made = run()
         return made, graph.replay
 
@@ -75,7 +78,7 @@ class Again:
 
 def captures_for(device: torch.device) -> Captures | None:
     """How this device captures; None where calls cost too little to be worth it."""
-    return CudaGraphs() if device.type == "cuda" else None
+    return CudaGraphs(device) if device.type == "cuda" else None
 
 
 class Graphs:
@@ -87,6 +90,7 @@ class Graphs:
         self.refused: dict[int, str] = {}
         """Sizes that could not be captured, and why: those are forwarded without a graph."""
         self.replays = 0
+        """Blocks that were made by a graph."""
 
     def forward(self, run: Run, ids: Ids, start: int) -> Made | None:
         """What `run`, the same at every call, makes of a block of these tokens after `start` rows.

@@ -23,7 +23,7 @@ from cache.host import SystemClock
 from engine.bad import BadInput
 from engine.config import HybridConfig
 from engine.device import CPU, Kernels
-from engine.graphs import Again, Made, Replay
+from engine.graphs import Again, Graphs, Made, Replay
 from engine.hybrid import Hybrid
 from engine.layers import delta_rule, e4m3
 from engine.layers.attend import attend
@@ -242,6 +242,11 @@ def test_canary_graphs() -> None:
     assert graph_gate(DECODER, 0, Again()) == ""
     assert graph_gate(DECODER, 0, Stale()) == "block 8 of 1: logits differ"
     assert graph_gate(DECODER, 0, Refuses()).startswith("no graph was captured: operation not")
+
+
+def test_canary_graphs_that_are_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Graphs, "forward", lambda self, run, ids, start: None)
+    assert graph_gate(DECODER, 0, Again()) == "graphs made 0 of 40 blocks"
 
 
 def test_canary_a_block_that_is_not_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

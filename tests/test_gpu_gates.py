@@ -85,7 +85,7 @@ def beside_copiers(locked: bool) -> list[str]:
         thread.start()
     try:
         for seed in range(2):
-            why = graph_gate(decoder(), seed, CudaGraphs())
+            why = graph_gate(decoder(), seed, CudaGraphs(gpu.device()))
             failed += [why] if why else []
     except RuntimeError as error:
         failed.append(str(error))
@@ -121,7 +121,7 @@ def test_canary_a_copy_without_the_lock() -> None:
         return (numbers + 1,)
 
     try:
-        CudaGraphs().capture(run)
+        CudaGraphs(device).capture(run)
     except RuntimeError as error:
         failed.append(str(error))
     assert failed

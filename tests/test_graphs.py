@@ -215,33 +215,55 @@ def test_what_cant_be_captured_is_forwarded_and_not_tried_again() -> None:
 # a capture on a made-up torch.cuda
 
 
+SECOND = torch.device("cuda", 1)
+
+
 class MadeUpCuda:
     """What a capture calls, in order; a call without the lock is a fault."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.current = torch.device("cuda", 0)
 
     def note(self, what: str) -> None:
         held = CAPTURE._depth > 0
         self.said.append(what if held else f"{what} without the lock")
 
     @contextmanager
-    def stream(self, stream: object) -> Iterator[None]:
+    def device(self, device: torch.device) -> Iterator[None]:
+        """A thread's device is the first one, unless it says otherwise."""
+        self.current, before = device, self.current
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def its_stream(self) -> Stream:
+        return Stream(self.current)
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        assert stream.device == SECOND
         self.note("aside")
         yield
         self.note("back")
 
     @contextmanager
-    def graph(self, graph: object, pool: object, capture_error_mode: str) -> Iterator[None]:
-        assert (pool, capture_error_mode) == ("pool", "global")
+    def graph(
+        self, graph: object, pool: object, stream: Stream, capture_error_mode: str
+    ) -> Iterator[None]:
+        assert (pool, capture_error_mode) == ("pool", "global") and stream.device == SECOND
         self.note("begins")
         yield
         self.note("ends")
 
 
 class Stream:
-    def wait_stream(self, other: object) -> None:
-        pass
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def wait_stream(self, other: Stream) -> None:
+        assert other.device == self.device
 
 
 class Graph:
@@ -254,8 +276,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> MadeUpCuda:
     made_up = MadeUpCuda()
     for name, value in {
         "graph_pool_handle": lambda: "pool",
-        "Stream": Stream,
-        "current_stream": Stream,
+        "device": made_up.device,
+        "Stream": made_up.its_stream,
+        "current_stream": made_up.its_stream,
         "stream": made_up.stream,
         "CUDAGraph": Graph,
         "graph": made_up.graph,
@@ -265,7 +288,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> MadeUpCuda:
 
 
 def test_a_capture_warms_up_aside_and_holds_the_lock_throughout(cuda: MadeUpCuda) -> None:
-    captures = CudaGraphs()
+    captures = CudaGraphs(SECOND)
 
     def run() -> Made:
         cuda.note("runs")
@@ -281,8 +304,8 @@ def test_a_failed_capture_gives_the_lock_back(cuda: MadeUpCuda) -> None:
         raise RuntimeError(NOT_CAPTURED)
 
     with pytest.raises(RuntimeError, match="capturing"):
-        CudaGraphs().capture(run)
-    assert not CAPTURE._depth
+        CudaGraphs(SECOND).capture(run)
+    assert not CAPTURE._depth and cuda.current == torch.device("cuda", 0)
 
 
 # canaries
