@@ -25,6 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from engine.xla import quickly
+
 CHANNELS, WIDTH, HEADS, KEY, VALUE = 5, 12, 3, 2, 4
 TAPS = 3
 """Token embeddings summed into one input: of a token and of the two before it."""
@@ -35,8 +37,6 @@ PIECE = 64
 KEY_SCALE = 2.0**14
 """An int16 key stands for [-2, 2)."""
 DISTANCES = 1 << np.arange(REACH, dtype=np.int32)
-QUICKLY = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": False}
-"""An eighth of the time to compile, and in arithmetic this small a call hardly takes longer."""
 Recur = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """(state [CHANNELS], log decays [n, CHANNELS], inputs [n, CHANNELS]) to states [n, CHANNELS]."""
 
@@ -115,7 +115,7 @@ def random_weights(seed: int, vocab: int) -> Weights:
         )
 
 
-@partial(jax.jit, static_argnames="size", compiler_options=QUICKLY)
+@partial(jax.jit, static_argnames="size", compiler_options=quickly())
 def reads(wide: jax.Array, flat: jax.Array, deep: jax.Array, start: int, *, size: int) -> Reads:
     """Rows of whole views before each of the positions [start, start + size)."""
     at = start + jnp.arange(size, dtype=jnp.int32)[:, None] - DISTANCES
@@ -126,7 +126,7 @@ def reads(wide: jax.Array, flat: jax.Array, deep: jax.Array, start: int, *, size
     )
 
 
-@partial(jax.jit, compiler_options=QUICKLY)
+@partial(jax.jit, compiler_options=quickly())
 def chunk(
     weights: Weights, before: Sections, ids: jax.Array, count: int, start: int, old: Reads
 ) -> Out:
@@ -136,7 +136,7 @@ def chunk(
     return Out(rows, sections, features[count - 1].astype(jnp.float32))
 
 
-@partial(jax.jit, compiler_options=QUICKLY)
+@partial(jax.jit, compiler_options=quickly())
 def block(
     weights: Weights, before: Sections, ids: jax.Array, count: int, start: int, old: Reads
 ) -> Out:
@@ -145,7 +145,7 @@ def block(
     return Out(rows, Sections(sums.astype(jnp.float32), lasts), features.astype(jnp.float32))
 
 
-@partial(jax.jit, compiler_options=QUICKLY)
+@partial(jax.jit, compiler_options=quickly())
 def logits(weights: Weights, features: jax.Array) -> jax.Array:
     """Float32 [..., vocab]. Compiled by itself: what is wanted must not change how rows round."""
     return features @ weights.head

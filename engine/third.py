@@ -49,7 +49,7 @@ BLOCK = 8
 """Tokens that one call of a verify block takes; longer blocks are several."""
 ID_BITS = (1 << 24) - 1
 """What the three bytes of an id hold."""
-_FILES = ("engine/adapter.py", "engine/log_sparse.py", "engine/third.py")
+_FILES = ("engine/adapter.py", "engine/log_sparse.py", "engine/third.py", "engine/xla.py")
 
 
 class Third(Engine):

@@ -23,6 +23,7 @@ from cache.types import CacheState, Cost, Ids
 from engine import log_sparse, third
 from engine.log_sparse import CHANNELS, DISTANCES, HEADS, KEY, KEY_SCALE, VALUE, random_weights
 from engine.third import BLOCK, Third
+from engine.xla import quickly
 
 GRID, WINDOW, VOCAB, SEED = 16, 256, 499, 3
 CLOSE = 2e-4
@@ -381,9 +382,7 @@ def test_canary_a_copy_is_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> N
 def test_canary_a_block_computed_as_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_sparse, "one_by_one", log_sparse.at_once)
     # Another function, so that JAX traces it anew.
-    fresh = jax.jit(
-        lambda *given: log_sparse.block.__wrapped__(*given), compiler_options=log_sparse.QUICKLY
-    )
+    fresh = jax.jit(lambda *given: log_sparse.block.__wrapped__(*given), compiler_options=quickly())
     monkeypatch.setattr(third, "block", fresh)
     with pytest.raises(AssertionError):
         test_blocks_of_any_length_are_single_steps_and_the_formulas()

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.xla import quickly
+
 Weights = Mapping[str, jax.Array]
 """Published tensors by their names, float64."""
-
-_AS_WRITTEN = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Compiled in a fifth of the time, and little slower on the small models of tests."""
 
 
 def jitted(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -26,7 +25,7 @@ def jitted(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled = jax.jit(function, static_argnames=static, compiler_options=_AS_WRITTEN)
+        compiled = jax.jit(function, static_argnames=static, compiler_options=quickly())
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
