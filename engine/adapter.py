@@ -25,6 +25,8 @@ class Engine(ABC):
     """
 
     vocab: int
+    choice_rows: int | None = None
+    """Past so many, attention leaves rows out by a choice that a near tie may turn; None: never."""
 
     def __init__(self, grid: int, window: int) -> None:
         assert grid > 0 and window > 0

@@ -4,6 +4,9 @@ Method: a cold prefill must pass both gates; a difference must be named by what 
 own verifier, which prefills a prompt cold once, is held to the same when it has it again.
 """
 
+import math
+
+import flashed
 import pytest
 import torch
 from support import GRID, MODELS, engine, tokens, verifier
@@ -54,6 +57,29 @@ def test_the_greedy_gate_still_sees_wrong_logits() -> None:
     logits = logits.clone()
     logits[7] += 0.5
     assert "logits off by 0.5" in ColdVerifier(of).check(ids, logits, Gate.GREEDY, 0).why
+
+
+@pytest.mark.parametrize(
+    "shape, count, off, told",
+    [
+        ("bfloat16", GRID, 0.5, True),
+        ("bfloat16", 40, 0.5, False),
+        ("bfloat16", GRID, math.nan, False),
+        ("tiny", GRID, 0.5, False),
+    ],
+)
+def test_what_a_near_tie_can_do_is_told_where_it_can(
+    shape: str, count: int, off: float, told: bool
+) -> None:
+    """A query of the tiny shape attends 40 rows; past them bfloat16 may choose others."""
+    of, ids = flashed.engine(shape, grid=GRID), tokens(count)
+    logits = of.prefill(ids).clone()
+    assert ColdVerifier(of).check(ids, logits, Gate.GREEDY, 0).ok
+    logits[7] += off
+    why = ColdVerifier(of).check(ids, logits, Gate.GREEDY, 0).why
+    assert why.startswith("logits off by") and ("--dtype float32" in why) == told, why
+    # Bits are bits in any dtype.
+    assert ColdVerifier(of).check(ids, logits, Gate.BITS, 0).why == "logits differ"
 
 
 def test_one_twin_serves_prompts_of_all_lengths() -> None:

@@ -10,7 +10,7 @@ import torch
 from cache.types import CacheState, Cost, Ids, Manifest
 from engine.adapter import Engine
 from engine.device import kernel_files
-from engine.flash.config import FlashConfig
+from engine.flash.config import FIXED_BLOCKS, FlashConfig
 from engine.flash.decoder import FlashDecoder, RunDelta
 from engine.flash.state import FlashState
 from engine.flash.table import Table
@@ -101,6 +101,7 @@ class Flash(Engine):
         super().__init__(grid, window)
         config = decoder.config
         self.vocab = config.vocab
+        self.choice_rows = (config.top_blocks + FIXED_BLOCKS) * config.block_rows
         self.decoder = decoder
         self._cost = cost
         self._block_logits = block_logits
