@@ -8,8 +8,12 @@ at. Covers engine.flash.table_file and engine.flash.table_handle.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +39,7 @@ from engine.flash.table_file import (
     write_table,
 )
 from engine.flash.table_handle import TableFile, page_cache_bytes
+from engine.flash.table_warm import WarmTable
 from engine.weights import file_digest
 
 HEADER = Header(300, 20, torch.bfloat16)
@@ -168,6 +173,68 @@ def test_page_cache_is_counted_over_all_windows(
     table.drop()
     assert table.resident_bytes() == 0
     table.close()
+
+
+def test_where_the_kernel_does_not_say_what_was_read_is_counted(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of others' files it says that all of them is there."""
+    others, may_write = os.geteuid() + 1, False
+    monkeypatch.setattr(os, "geteuid", lambda: others)
+    monkeypatch.setattr(os, "access", lambda *of, **named: may_write)
+    written.read_bytes()
+    warm = WarmTable(str(written))
+    assert warm.resident_bytes() == 0, "nobody has read it here"
+    warm.rows(torch.tensor([0, 1, 299]))
+    assert warm.resident_bytes() == 2 * mmap.PAGESIZE, "rows 0 and 1 lie beside each other"
+    warm.rows(torch.tensor([298]))
+    assert warm.resident_bytes() == 2 * mmap.PAGESIZE
+    warm.digest()
+    assert warm.resident_bytes() == written.stat().st_size
+    warm.file.drop()
+    assert warm.resident_bytes() == 0
+    warm.file.note(np.array([PAGE - 1]), PAGE + 2)
+    assert warm.resident_bytes() == 3 * mmap.PAGESIZE, "a row that is longer than a page"
+    may_write = True
+    written.read_bytes()
+    asked = TableFile(str(written))
+    assert asked.resident_bytes() == written.stat().st_size, "who may write it is told"
+    asked.close()
+    warm.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_the_kernel_says_all_of_it_to_who_may_not_write(written: Path) -> None:
+    """The file is handed over open, since its folder is closed to others."""
+    ours = TableFile(str(written))
+    ours.drop()
+    os.pread(ours.handle, 1, PAGE)
+    assert 0 < ours.resident_bytes() < written.stat().st_size
+    mode = stat.S_IMODE(written.stat().st_mode)
+    written.chmod(0o444)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ASKS, str(ours.handle)],
+            cwd=Path(__file__).parent.parent,
+            pass_fds=[ours.handle],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        written.chmod(mode)
+        ours.close()
+    assert done.stdout == f"{written.stat().st_size} 0\n", done.stderr
+
+
+ASKS = """
+import os, sys
+from engine.flash.table_handle import TableFile, page_cache_bytes
+os.setgid(65534)
+os.setuid(65534)
+table = TableFile(f"/proc/self/fd/{sys.argv[1]}")
+print(page_cache_bytes(table.handle, table.header.file_bytes), table.resident_bytes())
+"""
 
 
 # bad input

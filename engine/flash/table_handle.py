@@ -8,6 +8,7 @@ import os
 import stat
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cache.fingerprint import weight_digest
 from cache.ports import PAGE
@@ -42,6 +43,10 @@ class TableFile:
             os.close(self.handle)
             raise
         self._was = _mark(found)
+        self._read_pages: NDArray[np.bool_] | None = None
+        """Pages that were read through the page cache, where the kernel won't say which it has."""
+        if not _told(self.handle, found):
+            self._read_pages = np.zeros(-(-found.st_size // mmap.PAGESIZE), np.bool_)
 
     def check_unchanged(self) -> None:
         """Raise TableUnreadable when somebody has cut or rewritten the file since it was opened:
@@ -59,19 +64,47 @@ class TableFile:
         return found
 
     def _read(self, offset: int, nbytes: int) -> bytes:
+        self.note(np.array([offset]), nbytes)
         return os.pread(self.handle, nbytes, offset)
+
+    def note(self, offsets: NDArray[np.int64], nbytes: int) -> None:
+        """So many bytes at each of these offsets come through the page cache, which may keep them.
+
+        To be told before they are read.
+        """
+        if self._read_pages is None:
+            return
+        first, last = offsets // mmap.PAGESIZE, (offsets + nbytes - 1) // mmap.PAGESIZE
+        for more in range(-(-nbytes // mmap.PAGESIZE) + 1):
+            self._read_pages[np.minimum(first + more, last)] = True
 
     def drop(self) -> None:
         """Leave nothing of the file in the page cache."""
         os.posix_fadvise(self.handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        if self._read_pages is not None:
+            self._read_pages.fill(False)
 
     def resident_bytes(self) -> int:
-        """Bytes of the file that the page cache holds."""
-        return page_cache_bytes(self.handle, self.header.file_bytes)
+        """Bytes of the file that the page cache holds.
+
+        Where the kernel doesn't say, at most what was read here: it may hold less by now, and what
+        somebody else has read is not kept for this process.
+        """
+        if self._read_pages is None:
+            return page_cache_bytes(self.handle, self.header.file_bytes)
+        return int(np.count_nonzero(self._read_pages)) * mmap.PAGESIZE
 
     def close(self) -> None:
         """Give the handle back."""
         os.close(self.handle)
+
+
+def _told(handle: int, found: os.stat_result) -> bool:
+    """Whether the kernel says what it has of a file: to its owner, and to who may write it. To all
+    others it says, since Linux 5.2, that it has every page.
+    """
+    path = f"/proc/self/fd/{handle}"
+    return found.st_uid == os.geteuid() or os.access(path, os.W_OK, effective_ids=True)
 
 
 def _mark(found: os.stat_result) -> tuple[int, int]:
@@ -81,8 +114,7 @@ def _mark(found: os.stat_result) -> tuple[int, int]:
 def page_cache_bytes(handle: int, nbytes: int) -> int:
     """Bytes of an open file's first `nbytes` that the page cache holds, by mincore(2).
 
-    The mapping it takes is never touched. To a process that may not write the file the kernel says
-    that all of it is there (since Linux 5.2).
+    The mapping it takes is never touched. True for whoever `_told` is true.
     """
     pages, end = 0, min(nbytes, os.fstat(handle).st_size)
     for at in range(0, end, _WINDOW_BYTES):

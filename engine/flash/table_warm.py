@@ -35,9 +35,10 @@ class WarmTable:
         if not count:
             return torch.empty(0, header.width, dtype=header.dtype)
         assert int(keys.min()) >= 0 and int(keys.max()) < header.rows, "a key that is no row"
-        found = np.empty((count, header.row_bytes), np.uint8)
+        found, offsets = np.empty((count, header.row_bytes), np.uint8), PAGE + keys * header.stride
+        self.file.note(offsets.numpy(), header.row_bytes)
         try:
-            self._fill(found, (PAGE + keys * header.stride).tolist())
+            self._fill(found, offsets.tolist())
             self.file.check_unchanged()
         except OSError as error:
             raise TableUnreadable(self.file.path, error.strerror or str(error)) from error
@@ -68,7 +69,7 @@ class WarmTable:
             return os.preadv(self.file.handle, [piece], offset)
 
     def resident_bytes(self) -> int:
-        """Bytes of the table that the page cache holds."""
+        """Bytes of the table that the page cache holds, as far as the kernel says."""
         return self.file.resident_bytes()
 
     def digest(self) -> str:
