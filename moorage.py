@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from engine.bad import BadInput
+from engine.bad import BadInput, Unreadable
 from engine.freed import keep_freed
 from engine.knobs import Knobs
 from engine.threads import wait_briefly
@@ -563,7 +563,7 @@ def main(arguments: list[str] | None = None) -> None:
     keep_freed()
     try:
         app(args=arguments, standalone_mode=True)
-    except BadInput as bad:
+    except (BadInput, Unreadable) as bad:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"moorage: {bad}", markup=False)
         sys.exit(2)
     except BrokenPipeError:

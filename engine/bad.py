@@ -24,6 +24,15 @@ class BadCheckpoint(BadInput):
         super().__init__(source, None, what)
 
 
+class Unreadable(RuntimeError):
+    """A file that was sound when it was opened, and can't be read any more. A server fails the
+    request that met it; any other command prints it as one line and exits 2.
+    """
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+
+
 OnBad = Callable[[BadInput], None]
 """What a reader calls for a bad line it can pass over; raising from it stops the read."""
 

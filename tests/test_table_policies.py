@@ -24,6 +24,7 @@ from support import box
 
 from cache.types import Ids
 from engine.box import Box
+from engine.flash.checkpoint import save_flash
 from engine.flash.config import FlashConfig
 from engine.flash.decoder import FlashDecoder
 from engine.flash.engine import Flash
@@ -160,6 +161,20 @@ def check_fault_in_the_middle(path: Path, expected: list[int], at: int) -> None:
 @pytest.mark.parametrize("at", [0, 3, 8])
 def test_a_drive_that_fails_fails_its_turn_alone(path: Path, expected: list[int], at: int) -> None:
     check_fault_in_the_middle(path, expected, at)
+
+
+def test_a_drive_that_fails_under_a_command_is_one_line(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_flash(tmp_path, random_weights(CONFIG, SEED))
+    monkeypatch.setattr(ColdTable, "digest", lambda self: "was read while the drive was sound")
+    fail(monkeypatch)
+    where = ("--model", tmp_path, "--table", "cold", "--set", "grid=64")
+    code, out, told = run("check", "gates", *where)
+    assert code == 2 and not out, out
+    (line,) = told.splitlines()
+    assert line.endswith("rows of the n-gram table can't be read: Input/output error")
+    assert line.startswith(f"moorage: {tmp_path / 'ngram.table'}: ")
 
 
 # behind the server

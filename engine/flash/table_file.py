@@ -19,7 +19,7 @@ import torch
 from cache.checksum import crc32
 from cache.ports import PAGE
 from engine import weights
-from engine.bad import BadInput
+from engine.bad import BadInput, Unreadable
 
 MAGIC = b"MOORNGRM"
 VERSION = 1
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 """Told how many rows are written, and of how many."""
 
 
-class TableUnreadable(RuntimeError):
+class TableUnreadable(Unreadable):
     """Rows of a table can't be had: the drive fails, or the file is not what it was.
 
     Raised by `rows`, and so by an engine's prefill and verify: the turn under way fails, its slot
@@ -47,7 +47,7 @@ class TableUnreadable(RuntimeError):
     """
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path}: rows of the n-gram table can't be read: {why}")
+        super().__init__(path, f"rows of the n-gram table can't be read: {why}")
 
 
 @dataclass(frozen=True, slots=True)
