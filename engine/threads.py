@@ -8,9 +8,10 @@ SPINS = 2_000
 """How often a thread that waits looks before it gives its core away: a tenth of a millisecond.
 
 The runtime's own 300,000 are some 15 ms. Beside other work on the same cores a product of two
-threads, one of which waits for its core, then burns the other; a prefill lost half to four fifths
-of its speed, and loses a fifth with these. With none at all it is asleep whenever the next small
-product begins: that is a third slower where nothing else runs, and with these a tenth.
+threads, one of which waits for its core, then burns the other: with 20,000 a prefill lost three
+fifths of what passive waiting leaves it, and loses a fifth with these. With none at all every
+thread is asleep when the next small product begins: where nothing else runs that costs a third
+(docs/results.md).
 """
 SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
