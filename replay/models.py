@@ -53,6 +53,7 @@ def build(
     """
     cost = profile.cost
     if known(model) == "witness":
+        _refuse(knobs)
         return Witness(
             profile.grid, profile.window, vocab=profile.vocab, cost=cost, block_logits=block_logits
         )
@@ -64,6 +65,13 @@ def build(
         block_logits=block_logits,
         encoded=Encoded(profile.encoded_bytes, profile.encoded_row_bytes),
     )
+
+
+def _refuse(knobs: Knobs) -> None:
+    """The witness has no weights whose dtype, rows, device or table could be chosen."""
+    for name in ("dtype", "kv", "device", "table"):
+        if getattr(knobs, name) != getattr(PLAIN, name):
+            raise BadInput(f"--{name}", None, "the witness computes nothing that it could change")
 
 
 def board_for(model: str, board: Profile, traces: Sequence[Trace]) -> Profile:

@@ -280,6 +280,10 @@ def test_bad_flags(run: Run, made: Path, tmp_path: Path) -> None:
         (("--model", "third", "--kv", "e4m3"), "--kv"),
         (("--model", str(made / "flash"), "--kv", "e4m3"), "--kv"),
         (("--model", "random", "--threads", "5000"), "--threads"),
+        (("--kv", "e4m3"), "--kv: the witness"),
+        (("--model", "witness", "--dtype", "bfloat16"), "--dtype: the witness"),
+        (("--table", "cold"), "--table: the witness"),
+        (("--device", "cuda"), "--device: the witness"),
     ):
         assert said in refused(run, *night, *flags)
     assert "--window" in refused(run, "serve", "--model", directory, "--window", 100)
