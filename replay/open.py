@@ -28,10 +28,13 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     """The files that `paths` name: a folder stands for its input files, in the order of names."""
     files: list[Path] = []
     for path in paths:
-        if not path.is_dir():
-            files.append(path)
-            continue
-        found = sorted(p for p in path.iterdir() if p.name.endswith(ENDINGS) and p.is_file())
+        try:
+            if not path.is_dir():
+                files.append(path)
+                continue
+            found = sorted(p for p in path.iterdir() if p.name.endswith(ENDINGS) and p.is_file())
+        except OSError as error:
+            raise BadInput(str(path), None, f"cannot be read: {error.strerror}") from error
         if not found:
             raise BadInput(str(path), None, f"no file in it ends in one of {' '.join(ENDINGS)}")
         files += found

@@ -93,6 +93,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         list(read_lines(tmp_path / "none"))
     with pytest.raises(BadInput, match=r"Is a directory$"):
         list(read_lines(tmp_path))
+    with pytest.raises(BadInput, match=r"cannot be read: File name too long$"):
+        find_files([tmp_path / ("a" * 300)])
 
 
 def test_a_document(tmp_path: Path) -> None:
