@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tabled import write_table
 
 from engine.bad import BadInput
 from engine.decode import decode
@@ -23,7 +24,6 @@ from engine.flash.checkpoint import open_flash, read_config, save_flash
 from engine.flash.config import FlashConfig
 from engine.flash.decoder import FlashDecoder
 from engine.flash.engine import Flash
-from engine.flash.table_file import write_table
 from engine.flash.weights import FlashWeights, random_weights
 from engine.sampling import Greedy
 

@@ -25,16 +25,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tabled import write_table
 
 from cache.ports import PAGE
 from engine.bad import BadInput
 from engine.flash import table_cold, table_lane
 from engine.flash.table import MemoryTable, Table, open_table
 from engine.flash.table_cold import ColdTable, Reads, reads_of
-from engine.flash.table_file import SECTOR, Header, TableUnreadable, digest, write_table
+from engine.flash.table_file import SECTOR, Header, TableUnreadable
 from engine.flash.table_handle import page_cache_bytes
 from engine.flash.table_lane import DEPTH, Lane
 from engine.flash.table_warm import WarmTable
+from engine.weights import file_digest
 
 ROWS = 700
 SHAPES = [
@@ -154,7 +156,7 @@ def test_rows_are_the_caller_s_own(files: list[Path]) -> None:
 def test_a_digest_names_the_table(files: list[Path]) -> None:
     for policy in ("warm", "cold"):
         table = open_table(str(files[2]), policy=policy)
-        assert table.digest() == digest(str(files[2]))
+        assert table.digest() == file_digest(str(files[2]))
         table.close()
     assert memory(0).digest() == "random seed=4 700 x 18 torch.float32"
 

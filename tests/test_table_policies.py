@@ -21,6 +21,7 @@ import torch
 from flashed import ids_of
 from served import DIALECT, serving, usual
 from support import box
+from tabled import write_table
 
 from cache.types import Ids
 from engine.box import Box
@@ -30,7 +31,7 @@ from engine.flash.decoder import FlashDecoder
 from engine.flash.engine import Flash
 from engine.flash.table import Policy, Table, open_table
 from engine.flash.table_cold import ColdTable
-from engine.flash.table_file import TableUnreadable, write_table
+from engine.flash.table_file import TableUnreadable
 from engine.flash.table_handle import page_cache_bytes
 from engine.flash.table_lane import Lane
 from engine.flash.weights import random_weights

@@ -54,7 +54,7 @@ class MemoryTable:
 
     @classmethod
     def random(cls, *, rows: int, width: int, dtype: torch.dtype, seed: int) -> MemoryTable:
-        """The rows of the file that `table_file.write_table` makes of the same arguments."""
+        """Normal rows, each block of them from the seed and its own number."""
         blocks = random_blocks(Header(rows, width, dtype), seed)
         return cls(torch.cat(list(blocks)), f"random seed={seed} {rows} x {width} {dtype}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -18,7 +18,6 @@ import torch
 
 from cache.checksum import crc32
 from cache.ports import PAGE
-from engine import weights
 from engine.bad import BadInput, Unreadable
 
 MAGIC = b"MOORNGRM"
@@ -34,9 +33,6 @@ BLOCK_ROWS = 4_096
 
 _FIELDS = struct.Struct("<8sI16sQQQ")
 _CRC = struct.Struct("<I")
-
-Progress = Callable[[int, int], None]
-"""Told how many rows are written, and of how many."""
 
 
 class TableUnreadable(Unreadable):
@@ -141,23 +137,7 @@ def random_blocks(header: Header, seed: int) -> Iterator[torch.Tensor]:
         yield torch.from_numpy(noise).to(header.dtype)
 
 
-def write_table(
-    path: str,
-    *,
-    rows: int,
-    width: int,
-    dtype: torch.dtype,
-    seed: int,
-    progress: Progress | None = None,
-) -> None:
-    """Write a random table, which is never in memory as a whole; raises BadInput."""
-    header = Header(rows, width, dtype)
-    write_blocks(path, header, random_blocks(header, seed), progress)
-
-
-def write_blocks(
-    path: str, header: Header, blocks: Iterable[torch.Tensor], progress: Progress | None = None
-) -> None:
+def write_blocks(path: str, header: Header, blocks: Iterable[torch.Tensor]) -> None:
     """Write a table of these rows, in blocks [n, width] of the header's dtype; raises BadInput.
 
     It has its name when all of it is on the drive, and leaves nothing in the page cache.
@@ -166,7 +146,7 @@ def write_blocks(
     try:
         with ExitStack() as undo:
             undo.callback(_remove, part)
-            _write(part, header, blocks, progress or (lambda done, rows: None))
+            _write(part, header, blocks)
             os.replace(part, path)
             undo.pop_all()
     except OSError as error:
@@ -178,7 +158,7 @@ def _remove(part: str) -> None:
         os.unlink(part)
 
 
-def _write(part: str, header: Header, blocks: Iterable[torch.Tensor], progress: Progress) -> None:
+def _write(part: str, header: Header, blocks: Iterable[torch.Tensor]) -> None:
     with open(part, "wb") as file:
         file.write(header.packed())
         done = 0
@@ -188,17 +168,8 @@ def _write(part: str, header: Header, blocks: Iterable[torch.Tensor], progress: 
             padded[:, : header.row_bytes] = block.contiguous().view(torch.uint8).numpy()
             file.write(padded.data)
             done += len(block)
-            progress(done, header.rows)
         assert done == header.rows, f"{done} rows of {header.rows}"
         file.write(bytes(header.file_bytes - file.tell()))
         file.flush()
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def digest(path: str) -> str:
-    """Size and content of a table's file, as of any file of weights; raises BadInput."""
-    try:
-        return weights.file_digest(path)
-    except OSError as error:
-        raise BadInput(path, None, f"cannot be read: {error.strerror}") from None

@@ -55,7 +55,7 @@ class TableFile:
             raise TableUnreadable(self.path, "the file was changed after it was opened")
 
     def digest(self) -> str:
-        """Size and content, as `table_file.digest` has it. Raises TableUnreadable."""
+        """Size and content, as of any file of weights. Raises TableUnreadable."""
         try:
             found = weight_digest(self.header.file_bytes, self._read)
         except OSError as error:
