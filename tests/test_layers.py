@@ -105,6 +105,19 @@ def test_gated_norm_norms_before_the_gate_with_plain_weight() -> None:
     close(GatedNorm(weight, 1e-6)(x, gate), back(want))
 
 
+def test_gated_norm_rounds_its_input_then_after_the_norm_and_after_the_weight() -> None:
+    """As the published implementation does in bfloat16; each rounding moves some bits here."""
+    x, gate = draw(64, 4, 20), draw(64, 4, 20, seed=1).bfloat16()
+    weight = (1 + 0.1 * draw(20, seed=2)).bfloat16()
+    rows = x.bfloat16().float()
+    normed = (rows * (rows.square().mean(-1, keepdim=True) + 1e-6).rsqrt()).bfloat16()
+    weighted = normed * weight
+    want = (weighted.float() * torch.nn.functional.silu(gate.float())).bfloat16()
+    got = GatedNorm(weight, 1e-6)(x, gate)
+    # Lengths are taken another way: a value next to a rounding's edge may fall on its other side.
+    assert got.dtype is torch.bfloat16 and (got != want).float().mean() < 0.01
+
+
 # rotary positions
 
 

@@ -45,6 +45,23 @@ def test_many_rows_are_rounded_once_however_the_weight_is_cut(out: int) -> None:
 
 
 @pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("rows, parts", [(WIDENED_ROWS - 1, [50]), (WIDENED_ROWS, [7] * 7 + [1])])
+def test_a_weight_is_widened_for_many_rows_in_parts_of_so_many_numbers(
+    rows: int, parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, product = [], F.linear
+
+    def spied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        assert (weight.dtype is torch.float32) == (rows >= WIDENED_ROWS)
+        read.append(len(weight))
+        return product(x, weight)
+
+    monkeypatch.setattr(F, "linear", spied)
+    linear.linear(draw(rows, 80), draw(50, 80, seed=1))
+    assert read == parts
+
+
+@pytest.mark.usefixtures("plain")
 def test_canary_a_product_that_is_off_by_two_units_is_seen() -> None:
     x, weight = draw(WIDENED_ROWS, 80), draw(50, 80, seed=1)
     assert not rounded_once(linear.linear(x, weight) * (1 + 2**-6), x, weight)

@@ -17,6 +17,7 @@ import torch
 
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
+from engine.layers.linear import linear
 from engine.layers.mlp import Mlp
 from engine.layers.moe import Moe, mlp_of
 from engine.moe_config import MoeConfig
@@ -102,6 +103,16 @@ def test_every_row_has_its_share_of_different_experts() -> None:
     assert (share[:, :-1] >= share[:, 1:]).all() and len(chosen.unique()) == MOE.experts
     plain, _ = layer_of(MoeConfig.small(renormalise=False))
     assert (plain.route(rows_of(64))[1].sum(1) < 0.99).all()
+
+
+def test_shares_are_of_float32_odds_in_bfloat16_too() -> None:
+    """Rounded odds would be equal ones, of which anyone may be taken."""
+    layer, tensors = layer_of(MOE, "bfloat16")
+    x = rows_of(64, torch.bfloat16)
+    odds, wanted = linear(x, tensors["gate.weight"]).float().softmax(-1).topk(MOE.per_token, -1)
+    chosen, share = layer.route(x)
+    assert torch.equal(chosen, wanted)
+    assert torch.equal(share, (odds / odds.sum(-1, keepdim=True)).bfloat16())
 
 
 def test_no_expert_is_copied() -> None:
