@@ -286,11 +286,17 @@ def test_a_drive_of_larger_sectors(files: list[Path], monkeypatch: pytest.Monkey
     assert same(table.rows(keys_of(0, 31, 32, 699)), memory(0).rows(keys_of(0, 31, 32, 699)))
     assert table.counters["read_bytes"] == 3 * PAGE
     table.close()
+    # A row of 4,800 bytes may lie in three of such sectors, and all of a call's must fit the lane.
+    table, keys = ColdTable(str(files[6]), 0, lane_bytes=1), torch.arange(0, ROWS, 3)
+    assert table.unit == PAGE and same(table.rows(keys), memory(6).rows(keys))
+    table.close()
     with monkeypatch.context() as patch:
         unit_of(patch, {SECTOR, PAGE})
+        before = handles()
         table = ColdTable(str(files[0]), 0)
         assert table.said.startswith("the file system refuses O_DIRECT")
         table.close()
+        assert handles() == before
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "a machine of its own"])
@@ -464,6 +470,10 @@ def test_a_table_that_the_model_cannot_use_is_closed_again(files: list[Path], po
     before = handles()
     with pytest.raises(BadInput, match="rows: 700, the model's: 701"):
         open_table(str(files[0]), policy=policy, rows=701, cache_bytes=1_000)
+    with pytest.raises(BadInput, match="width: 18, the model's: 36"):
+        open_table(str(files[0]), policy=policy, width=36, dtype=torch.float32)
+    with pytest.raises(BadInput, match="dtype: float32, the model's: bfloat16"):
+        open_table(str(files[0]), policy=policy, rows=700, width=18, dtype=torch.bfloat16)
     with pytest.raises(BadInput, match="cannot be opened"):
         open_table(str(files[0]) + "x", policy=policy)
     table = open_table(str(files[0]), policy=policy, width=18, dtype=torch.float32)
