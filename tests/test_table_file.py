@@ -8,6 +8,7 @@ at. Covers engine.flash.table_file and engine.flash.table_handle.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -237,6 +238,22 @@ def test_no_table_at_all(tmp_path: Path) -> None:
     assert refused(tmp_path / "empty") == "0 bytes are no n-gram table: it has no header"
     (tmp_path / "other").write_bytes(b"x" * 2 * PAGE)
     assert refused(tmp_path / "other") == "not an n-gram table"
+
+
+def test_what_is_refused_is_closed_again(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = set(os.listdir("/proc/self/fd"))
+    (tmp_path / "other").write_bytes(b"x" * 2 * PAGE)
+    assert refused(tmp_path / "other") == "not an n-gram table"
+    assert refused(tmp_path) == "not a regular file"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", failing)
+        assert refused(written) == "cannot be read: Input/output error"
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_wrong_size(written: Path, tmp_path: Path) -> None:
