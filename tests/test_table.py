@@ -365,6 +365,46 @@ def test_a_full_queue_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lane.close()
 
 
+def test_a_read_that_fails_in_flight_has_its_own_reason(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(bytes(range(256)))
+    handle, lane = os.open(tmp_path / "t", os.O_RDONLY), Lane(PAGE)
+    assert lane._queue is not None
+    nowhere = np.array([lane.bytes.ctypes.data, 0])
+    moved = lane._queue.read(handle, nowhere, np.array([0, 100]), np.array([100, 100]))
+    assert moved.tolist() == [100, -errno.EFAULT]
+    os.close(handle)
+    lane.close()
+
+
+def test_what_was_sent_is_waited_for_before_a_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t").write_bytes(bytes(range(256)) * 40)
+    handle, lane = os.open(tmp_path / "t", os.O_RDONLY), Lane(PAGE)
+    whole, collect = table_lane._Queue._submit, table_lane._Queue._collect
+    sent, came = list[int](), list[int]()
+
+    def once(self: Any, pointers: Any, under_way: bool) -> int:
+        if sent:
+            raise OSError(errno.EIO, "Input/output error")
+        sent.append(whole(self, pointers[:3], under_way))
+        return sent[-1]
+
+    def one(self: Any, moved: Any, least: int) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(table_lane, "DEPTH", 1)
+            came.append(collect(self, moved, least))
+        return came[-1]
+
+    monkeypatch.setattr(table_lane._Queue, "_submit", once)
+    monkeypatch.setattr(table_lane._Queue, "_collect", one)
+    with pytest.raises(OSError, match="Input/output error"):
+        lane.read(handle, np.arange(40) * 256, np.full(40, 100))
+    assert sent == [3] and came == [1] * 3
+    os.close(handle)
+    lane.close()
+
+
 # faults
 
 
