@@ -337,6 +337,18 @@ def test_drafting_changes_nothing_that_is_committed_and_stops_at_the_window() ->
     assert engine("bare").draft(5, 3) == []
 
 
+def test_drafts_over_a_pending_commit_are_those_over_a_settled_one() -> None:
+    """They go on from the last row that was accepted, not from the block's last."""
+    engines = engine(), engine()
+    for of in engines:
+        feed(of, ids_of(70))
+        of.verify(ids_of(6, seed=1))
+        of.accept(3)
+    engines[1].settle()
+    assert engines[0].pending == 3
+    assert engines[0].draft(9, 5) == engines[1].draft(9, 5)
+
+
 def test_drafts_after_a_resume_are_those_before_it() -> None:
     of, twin = engine(), engine(window=300)
     feed(of, ids_of(128))

@@ -139,6 +139,23 @@ def test_small_resident_files_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     check_colder(monkeypatch, 50 * MIB, lambda ours, plain: ours == plain)
 
 
+@pytest.mark.parametrize("ceiling_mib, peak_mib", [(400, 500), (400, 400)])
+def test_files_count_up_to_what_the_engine_and_a_prompt_leave(
+    monkeypatch: pytest.MonkeyPatch, ceiling_mib: int, peak_mib: int
+) -> None:
+    """Caches give way to page cache, so that what they hold leaves no less room for it."""
+    made, of, slack = on(0, monkeypatch), engine("hybrid-float32"), 3 * MIB
+    talked(made)
+    levels = levels_of([(made.stack, of)])
+    held = sum(level.held_bytes() for level in levels)
+    budget = HostBudget(Limits(ceiling_mib * MIB, peak_mib * MIB, slack), of)
+    budget.over(levels)
+    prompt = budget.workspace.bytes(of.window)
+    room = min(ceiling_mib * MIB, peak_mib * MIB - prompt) - slack
+    assert held > 0 < prompt
+    assert budget._files_most(LOADED + held) == room - LOADED
+
+
 # canaries
 
 

@@ -21,7 +21,7 @@ from engine.knobs import Knobs
 from replay import check_gates
 from replay.check_gates import run_check_gates
 from replay.gate_case import Case
-from replay.memory_gate import STEPS, Resumed, resumes
+from replay.memory_gate import STEPS, Resumed, Room, resumes
 
 SMALL = (("grid", "64"),)
 
@@ -39,6 +39,30 @@ def test_every_way_back_is_taken_and_held(model: str) -> None:
     assert sources == {"cold", "end", "grid", "park.grid", "park.end", "store.grid"}
     assert {one.source: one.gate for one in found}["park.end"] == "greedy"
     assert {one.source: one.gate for one in found}["park.grid"] == "bits"
+
+
+def test_as_many_rows_as_were_to_come_back() -> None:
+    room = Room(Case("witness", "spark-27b", SMALL, 0), pools=True)
+    ids = room.text(130, 0)
+    assert room.sends("a prompt", ids, "cold", 64)[0].why == "cold, 0 rows instead of cold, 64"
+    assert room.sends("its copy", ids, "grid", 64)[0].why == "grid, 128 rows instead of grid, 64"
+    room.close()
+
+
+def test_a_room_is_closed_however_far_the_gate_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, whole = list[Room](), Room.close
+
+    def counted(self: Room) -> None:
+        whole(self)
+        closed.append(self)
+
+    monkeypatch.setattr(Room, "close", counted)
+    seen()
+    assert len(closed) == 2
+    begun = iter(resumes(Case("witness", "spark-27b", SMALL, 0)))
+    next(begun)
+    begun.close()  # type: ignore[attr-defined]
+    assert len(closed) == 3
 
 
 def test_canary_one_bit_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

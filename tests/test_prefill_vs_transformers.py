@@ -10,6 +10,7 @@ operations. No ratio is asked for: they are of machines.
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +22,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from engine.bad import BadInput
+from engine.checkpoint.save import save_checkpoint
 from engine.config import HybridConfig
 from engine.hybrid import Hybrid
+from engine.weights import random_weights
 from experiments import prefill_vs_transformers as module
 from experiments.prefill_vs_transformers import Sizes, in_turn, run
 from experiments.roofline import operations, rate_per_s
 from experiments.tiered import bare, tiered
 from experiments.traffic import GateFailed
+from serve.house import House
 from sim.profile import load
 
 BOARD = load("spark-27b")
@@ -37,7 +41,13 @@ SMALL = Sizes(prompt=2_048, rounds=1, answer=12, threads=(1,), shape=HybridConfi
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_every_ratio_is_there_and_says_over_what() -> None:
     pytest.importorskip("transformers", reason="the other implementation")
-    found = {figure.key: figure for figure in run(BOARD, SMALL)}
+    before, threads = torch.get_num_threads(), 3
+    torch.set_num_threads(threads)
+    try:
+        found = {figure.key: figure for figure in run(BOARD, SMALL)}
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
     prefills = [f"prefill.{kind}.threads_1" for kind in ("float32", "bfloat16")]
     drafts = [f"decode.{way}_ratio" for way in ("mtp", "lookup", "accepted")]
     wanted = [f"{key}{ends}" for key in prefills for ends in ("_ratio", "_bound_ratio")]
@@ -66,6 +76,19 @@ def test_canary_other_logits_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
         run(BOARD, SMALL)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("slow", ["chunks", "whole"])
+def test_the_faster_of_their_ways_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: str
+) -> None:
+    peers = pytest.importorskip("transformers", reason="the other implementation")
+    took = {"here": 1.0, "chunks": 2.0, "whole": 2.0, slow: 5.0}
+    monkeypatch.setattr(module, "in_turn", lambda *_: took)
+    save_checkpoint(random_weights(SMALL.shape, 0), tmp_path, kind="qwen3_5_text")
+    ratio, _ = module._prefill(peers, tmp_path, "float32", 1, SMALL)
+    assert ratio.ours == 2.0
+
+
 def test_no_round_begins_when_enough_time_went_by() -> None:
     ticks: Iterator[int] = iter(range(1_000))
     calls: list[str] = []
@@ -75,7 +98,16 @@ def test_no_round_begins_when_enough_time_went_by() -> None:
     assert calls == ["a", "b"] * 2 and took == {"a": 1.0, "b": 1.0}
 
 
-def test_a_box_with_tiers_writes_and_one_without_keeps_nothing(tmp_path: Path) -> None:
+def test_a_box_with_tiers_writes_and_one_without_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close = list[House](), House.close
+
+    def noted(self: House) -> None:
+        close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(House, "close", noted)
     ids = np.random.default_rng(0).integers(0, 499, 128).astype(np.int32)
     config = HybridConfig.tiny(draft=False)
     made = [Hybrid.random(config, 0, grid=64, window=256) for _ in range(2)]
@@ -86,6 +118,8 @@ def test_a_box_with_tiers_writes_and_one_without_keeps_nothing(tmp_path: Path) -
         # The same prompt again is no cold turn where something keeps it, and one where nothing is.
         with pytest.raises(GateFailed, match="served from"):
             every.cold_s(ids, 1)
+        assert not closed
+    assert len(closed) == 1
 
 
 def counted(config: HybridConfig, tokens: int) -> float:
@@ -116,7 +150,8 @@ def test_attention_takes_half_of_all_pairs() -> None:
 
 
 def test_the_rate_is_of_a_product_of_this_model() -> None:
-    ticks = iter(range(100))
+    # The second round is the quickest: it takes one tick, all others two.
+    ticks = itertools.accumulate(1 if at == 3 else 2 for at in range(100))
     config = HybridConfig.tiny()
     rate = rate_per_s(config, torch.float32, lambda: float(next(ticks)))
     assert rate == 2.0 * 1_024 * 2 * config.intermediate * config.hidden

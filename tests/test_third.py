@@ -433,7 +433,7 @@ def test_a_twin_shares_weights_and_nothing_else() -> None:
 def test_key_ids_are_ids_and_no_two_alike_are_the_same() -> None:
     """By 24 bits of them: rows tell pictures apart by nine key ids."""
     ends = []
-    for key in (-1, -2, -3, 5):
+    for key in (-1, -2, -3, 5, 5 + (1 << 16), 5 + (1 << 23)):
         of = empty()
         feed(of, np.array([7, key, 9], np.int32))
         ends.append(copied(of))
