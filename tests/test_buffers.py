@@ -47,6 +47,12 @@ def test_coded_views() -> None:
 def test_a_layers_rows_are_its_part_of_every_view(kv: str) -> None:
     of = stack(3, kv=kv)
     of.layers[1].write(7, torch.ones(2, 2, 16), torch.full((2, 2, 16), 2.0))
+    by_name = {view.name: view.tensor.float() for view in of.views}
+    for name, value in (("draft.K", 1.0), ("draft.V", 2.0)):
+        rows = by_name[name][1, :, 7:9]
+        if f"{name}.scale" in by_name:
+            rows = rows * by_name[f"{name}.scale"][1, :, 7:9, None]
+        torch.testing.assert_close(rows, torch.full((2, 2, 16), value))
     for view in of.views:
         wide = view.tensor.float()
         assert wide[1, :, 7:9].all()

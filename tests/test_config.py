@@ -7,6 +7,7 @@ refused in one line. Method: the 27B's figures, and one broken number at a time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,10 @@ def test_published_shape() -> None:
 def test_text_model_inside_a_multimodal_config() -> None:
     nested = {"model_type": "qwen3_5", "text_config": PUBLISHED, "tie_word_embeddings": True}
     assert hybrid_config(nested).tie_embeddings
+    whole = {**nested, "text_config": PUBLISHED | {"dtype": "bfloat16"}, "dtype": "float32"}
+    assert hybrid_config(whole).dtype == "bfloat16", "the text's own counts"
+    text = {key: value for key, value in PUBLISHED.items() if key not in ("dtype", "torch_dtype")}
+    assert hybrid_config({**whole, "text_config": text}).dtype == "float32"
 
 
 def test_interval_from_layer_types_alone_and_changes() -> None:
@@ -244,6 +249,9 @@ def test_published_tower_and_sections() -> None:
     assert (config.vision.head_dim, config.vision.side) == (72, 48)
     assert config.mrope_section == (11, 11, 10)
     assert hybrid_config(BOTH, vision=None).vision is None
+    turned = {**BOTH, "vision_config": {**VISION, "rope_parameters": {"rope_theta": 5_000}}}
+    assert config.vision.rope_theta == 10_000.0
+    assert hybrid_config(turned).vision == replace(config.vision, rope_theta=5_000.0)
     assert hybrid_config(PUBLISHED).vision is None
     rope = PUBLISHED["rope_parameters"] | {"mrope_section": [8, 12, 12]}
     other = hybrid_config({**PUBLISHED, "rope_parameters": rope})
@@ -257,6 +265,7 @@ def test_published_tower_and_sections() -> None:
         ({"deepstack_visual_indexes": [8, 16]}, "plain vision tower"),
         ({"in_channels": 1}, "three channels"),
         ({"out_hidden_size": 2_048}, "2048 channels, not 5120"),
+        ({"out_hidden_size": 8_192}, "8192 channels, not 5120"),
         ({"num_position_embeddings": 2_300}, "no square"),
         ({"num_position_embeddings": 1}, "no square"),
         ({"num_heads": 7}, "1152/7"),

@@ -238,8 +238,11 @@ class MadeUpCuda:
         finally:
             self.current = before
 
+    def new_stream(self) -> Stream:
+        return Stream(self, "one aside", self.current)
+
     def its_stream(self) -> Stream:
-        return Stream(self.current)
+        return Stream(self, "its own", self.current)
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
@@ -259,11 +262,12 @@ class MadeUpCuda:
 
 
 class Stream:
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, cuda: MadeUpCuda, name: str, device: torch.device) -> None:
+        self.cuda, self.name, self.device = cuda, name, device
 
     def wait_stream(self, other: Stream) -> None:
         assert other.device == self.device
+        self.cuda.note(f"{self.name} waits for {other.name}")
 
 
 class Graph:
@@ -277,7 +281,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> MadeUpCuda:
     for name, value in {
         "graph_pool_handle": lambda: "pool",
         "device": made_up.device,
-        "Stream": made_up.its_stream,
+        "Stream": made_up.new_stream,
         "current_stream": made_up.its_stream,
         "stream": made_up.stream,
         "CUDAGraph": Graph,
@@ -295,7 +299,8 @@ def test_a_capture_warms_up_aside_and_holds_the_lock_throughout(cuda: MadeUpCuda
         return (torch.zeros(1),)
 
     made, replay = captures.capture(run)
-    assert cuda.said == ["aside", "runs", "runs", "back", "begins", "runs", "ends"]
+    warm = ["one aside waits for its own", "aside", "runs", "runs", "back"]
+    assert cuda.said == [*warm, "its own waits for one aside", "begins", "runs", "ends"]
     assert len(made) == 1 and replay() is None and not CAPTURE._depth
 
 

@@ -87,8 +87,17 @@ def test_every_byte_and_every_scale() -> None:
 def test_a_large_weight_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = packed_of(out=13)
     whole = dequantise(weight, torch.bfloat16)
+    taken, pairs = [], nvfp4._pairs()
+
+    class Spied:
+        def __getitem__(self, codes: torch.Tensor) -> torch.Tensor:
+            taken.append(2 * codes.numel())
+            return pairs[codes]
+
     monkeypatch.setattr(nvfp4, "_CHUNK", 200)
+    monkeypatch.setattr(nvfp4, "_pairs", Spied)
     assert torch.equal(dequantise(weight, torch.bfloat16), whole)
+    assert sum(taken) == whole.numel() and max(taken) <= 200
     assert torch.equal(whole, dequantise(weight, torch.float32).bfloat16()), "rounded once"
 
 
@@ -184,6 +193,7 @@ def test_what_is_ignored() -> None:
         assert found.ignores("model.layers.0.linear_attn.in_proj_a")
         assert not found.ignores("model.layers.0.linear_attn.in_proj_qkv")
         assert not found.ignores("model.lm_head")
+        assert not found.ignores("model.mtp.fc"), "a pattern begins where the name does"
     assert quantisation_of({"quantization_config": GOOD | {"transform_config": {}}}) is not None
     assert quantisation_of({}) is None and quantisation_of({"quantization_config": None}) is None
 

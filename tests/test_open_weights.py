@@ -192,6 +192,8 @@ def test_a_promised_draft_layer_without_tensors_is_none(tmp_path: Path) -> None:
     read = open_weights(tmp_path)
     assert not read.config.draft and not any(name.startswith("mtp.") for name in read.tensors)
     assert Decoder(read).draft is None
+    edited(tmp_path, config=lambda said: said.update(mtp_num_hidden_layers=3))
+    assert open_weights(tmp_path).config == read.config
 
 
 def test_draft_layers_that_nobody_promised_are_there(tmp_path: Path) -> None:
@@ -344,6 +346,11 @@ BROKEN = [
     Broken(
         "global_scale is no single positive",
         put(f"{UP}_global_scale", torch.tensor([float("nan")])),
+        nvfp4=True,
+    ),
+    Broken(
+        "global_scale is no single positive",
+        put(f"{UP}_global_scale", torch.tensor([float("inf")])),
         nvfp4=True,
     ),
 ]

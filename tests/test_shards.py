@@ -162,6 +162,26 @@ def test_a_model_takes_only_what_is_made_and_holds_no_page_of_the_rest(tmp_path:
     assert used >= 2 * 16_000 * 256 * 4, (used, whole)
 
 
+def test_what_was_given_back_is_not_given_back_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views of it may be in use by now."""
+    told = list[int]()
+
+    class Told:
+        def madvise(self, start: int, nbytes: int, advice: int) -> None:
+            told.append(nbytes)
+
+    shards = open_shards(saved(tmp_path))
+    monkeypatch.setattr("engine.checkpoint.shards._libc", Told())
+    first, second = sorted(shards.names)[:2]
+    for name in (first, second):
+        shards.read(name)
+        shards.release()
+    shards.release()
+    assert len(told) == 2
+
+
 def test_canary_pages_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shards, "release", lambda shards: None)
     saved(tmp_path, BIG)
