@@ -17,6 +17,8 @@ from cache.types import View
 from engine.buffers import Stack
 from engine.config import HybridConfig
 from engine.dry_run import Sizes, dry_run
+from engine.flash.config import FlashConfig
+from engine.flash.engine import Flash
 from engine.hybrid import Hybrid
 from engine.layers.decoder import Decoder
 from engine.vision_config import VisionConfig
@@ -87,6 +89,14 @@ def test_a_small_model_made_for_real_has_those_sizes(changes: dict[str, object])
     assert dry_run(config, grid=64, window=2_048) == want
     assert want.row_bytes == made.cost().row_bytes
     assert want.anchor_bytes == made.cost().anchor_bytes
+
+
+def test_a_flash_models_drafter_is_counted_as_one() -> None:
+    config = FlashConfig.tiny()
+    sizes = Sizes.of(Flash.random(config, 0, grid=64, window=64), [])
+    layer = (2 * config.kv_heads * config.head_dim + config.index_dim) * config.torch_dtype.itemsize
+    assert sizes.draft_row_bytes == layer
+    assert sizes.kv_row_bytes == config.attention_layers * layer
 
 
 def test_nothing_of_it_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,5 +132,8 @@ def test_a_model_that_is_none(
 def test_knobs_that_are_none(flag: str, value: Any) -> None:
     with pytest.raises(BadInput, match=f"--{flag}"):
         Knobs(**{flag: value})
+    assert Knobs(threads=1_024).threads == 1_024
+    with pytest.raises(BadInput, match="1025 is not in 0"):
+        Knobs(threads=1_025)
     with pytest.raises(BadInput, match="--table-cache-mb"):
         Knobs(table_cache_bytes=-1)

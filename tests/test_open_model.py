@@ -24,6 +24,7 @@ from nights import small_night
 from safetensors import SafetensorError
 from served import serving
 
+from engine.bad import BadInput
 from engine.chat.dialect import Bundled
 from engine.chat.messages import Call, Message, Say
 from engine.chat.template import Template
@@ -255,6 +256,36 @@ def test_what_is_wrong_with_a_directory_is_one_line(
     )
     if said != "-1 is no":  # a window's size is none of a model's
         assert said in refused(run, "model", "show", str(directory))
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "4096"])
+def test_what_is_no_size_is_said(made: Path, tmp_path: Path, value: Any) -> None:
+    directory = broken(made, tmp_path)
+    for name in ("vocab_size", "max_position_embeddings"):
+        changed(directory, vocab_size=16_384, max_position_embeddings=4_096)
+        assert shape_of(str(directory)).window_max == 4_096
+        changed(directory, **{name: value})
+        with pytest.raises(BadInput, match=f"{name} {value!r} is no size"):
+            shape_of(str(directory))
+
+
+def test_a_table_whose_model_is_refused_is_closed_again(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(weights: Any) -> None:
+        raise BadInput("model.safetensors", None, "has a NaN")
+
+    def open_tables() -> int:
+        links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
+        return sum(
+            os.readlink(link).endswith("ngram.table") for link in links if os.path.lexists(link)
+        )
+
+    before = open_tables()
+    monkeypatch.setattr("engine.open_model.FlashDecoder", refusing)
+    with pytest.raises(BadInput, match="has a NaN"):
+        load(str(made / "flash"), Knobs(threads=1))
+    assert open_tables() == before
 
 
 def test_a_tokenizer_of_another_vocabulary(run: Run, made: Path, tmp_path: Path) -> None:
