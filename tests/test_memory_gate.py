@@ -126,6 +126,16 @@ def test_a_model_that_is_none(
 
 
 @pytest.mark.parametrize(
+    "wrong", [{"profile": "nope"}, {"settings": ["grid=x"]}, {"settings": ["grid"]}]
+)
+def test_a_board_that_is_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput):
+        command(capsys, monkeypatch, "", **wrong)
+
+
+@pytest.mark.parametrize(
     ("flag", "value"),
     [("dtype", "float16"), ("kv", "int8"), ("table", "hot"), ("threads", -1)],
 )
