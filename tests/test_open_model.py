@@ -21,12 +21,14 @@ import numpy as np
 import pytest
 import torch
 from nights import small_night
+from photos import attached, data_url, photo
 from safetensors import SafetensorError
 from served import serving
 
 from engine.bad import BadInput
 from engine.chat.dialect import Bundled
-from engine.chat.messages import Call, Message, Say
+from engine.chat.gallery import Gallery
+from engine.chat.messages import Call, Message, Say, messages_of
 from engine.chat.template import Template
 from engine.chat.tokenizer import Tokenizer
 from engine.flash.engine import Flash
@@ -148,6 +150,31 @@ def test_the_published_template_says_what_the_bundled_one_says(made: Path) -> No
             assert ours.tokenizer.decode(want.ids) == theirs.tokenizer.decode(got.ids)
     assert ours.stop_ids == theirs.stop_ids and theirs.thinks and ours.gaps == theirs.gaps
     assert theirs.call_form == "xml"
+
+
+def test_the_published_template_shows_images_where_the_bundled_one_does(made: Path) -> None:
+    messages = messages_of(
+        [attached("Look", ("a.png", data_url(photo(1)))), {"role": "user", "content": "and?"}],
+        Gallery().see,
+    )
+    want = Bundled(Template(Tokenizer())).render(messages)
+    got = dialect_of(Flags(model=str(made / "qwen3_5"))).render(messages)
+    assert got.images == want.images > 0 and np.array_equal(got.ids, want.ids)
+
+
+def test_an_image_is_read_by_a_directory_with_a_tower_and_comes_back(made: Path) -> None:
+    flags = Flags(model=str(made / "qwen3_5"), window=16_384, knobs=Knobs(threads=1))
+    dialect = dialect_of(flags)
+    of = House(engine_of(flags, dialect), dialect, Setup(None, 0))
+    messages: list[dict[str, Any]] = [attached("Look", ("a.png", data_url(photo(1))))]
+    usages = []
+    with serving(of, about=About("qwen3_5", 60, 20)) as served, served.client() as client:
+        for text in ("and?", "so?"):
+            given = {"messages": messages}
+            answer = client.post("/v1/chat/completions", json=given).raise_for_status().json()
+            usages.append(answer["usage"]["tandem"]["cache"])
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": text}]
+    assert [usage["source"] for usage in usages] == ["cold", "end"]
 
 
 @pytest.mark.parametrize("kind", ["qwen3_next", "flash"])
